@@ -1,0 +1,100 @@
+# Everything a developer runs. Each target makes the environment when missing.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+# Named for the content of pyproject.toml: a checkout changes times, not this.
+STAMP := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' '-')
+
+# mypy and import-linter cannot follow the hook of an editable install. This tree
+# of links shows them the folders under their import names.
+TREE := build/lint
+FLOORS := proxy adapters policies
+SCHEMA := docs/warmroute.schema.json
+REFERENCE := docs/configuration.md
+CONFIGS := $(sort $(wildcard examples/*/config*.yaml examples/00_minimal/*.yaml))
+PYTEST := $(BIN)/pytest
+BENCH ?=
+
+.PHONY: help
+help: ## Show this text
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than Python 3.11; name another: make PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+.PHONY: install
+install: $(STAMP) ## Make .venv with the package and all developer tools
+
+.PHONY: run
+run: $(STAMP) ## Run the main example: two engines, round robin against warmroute
+	$(BIN)/python examples/01_two_vllm/run.py
+
+.PHONY: test
+test: $(STAMP) ## Run all tests, those on real engines included
+	$(PYTEST) tests
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## Run the tests that need no engine
+	$(PYTEST) tests --ignore=tests/engines -m "not engines"
+
+.PHONY: check
+check: lint types layers docs-check configs ## Check style, types, layers, docs, configs
+
+.PHONY: lint
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: tree
+tree:
+	@mkdir -p $(TREE)/warmroute
+	@for floor in $(FLOORS); do \
+	  ln -sfn ../../../$$floor $(TREE)/warmroute/$$floor; \
+	done
+
+.PHONY: types
+types: $(STAMP) tree
+	MYPYPATH=$(TREE) $(BIN)/mypy -p warmroute
+
+.PHONY: layers
+layers: $(STAMP) tree
+	PYTHONPATH=$(TREE) $(BIN)/lint-imports
+
+# A failed diff means: run `make docs` and commit what it wrote.
+.PHONY: docs-check
+docs-check: $(STAMP)
+	$(BIN)/warmroute schema | diff -u $(SCHEMA) -
+	$(BIN)/warmroute schema --markdown | diff -u $(REFERENCE) -
+
+.PHONY: configs
+configs: $(STAMP)
+	$(BIN)/check-jsonschema --schemafile $(SCHEMA) $(CONFIGS)
+
+.PHONY: docs
+docs: $(STAMP) ## Write the generated parts of docs/ anew
+	$(BIN)/warmroute schema > $(SCHEMA)
+	$(BIN)/warmroute schema --markdown > $(REFERENCE)
+
+.PHONY: format
+format: $(STAMP) ## Format the code and sort its imports
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(STAMP) ## Compare CPU cost with nginx and the Rust routers (BENCH=--quick)
+	$(BIN)/python tests/bench/overhead/run.py $(BENCH)
+
+.PHONY: clean
+clean: ## Remove the environment and everything generated
+	rm -rf $(VENV) build dist *.egg-info .coverage .hypothesis .import_linter_cache \
+	  .mypy_cache .pytest_cache .ruff_cache
+	find $(FLOORS) tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,134 @@
+"""One backend's address for control calls: bounded in bytes, time and trust."""
+
+import errno
+import json
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import aiohttp
+
+from warmroute.policies.errors import BackendUnavailable, ProtocolMismatch
+
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+
+
+class BackendRefused(BackendUnavailable):
+    """Nobody listens at the backend's address: its process is gone."""
+
+
+class Answer(NamedTuple):
+    """Hold an HTTP answer: its status and its whole, bounded body."""
+
+    status: int
+    body: bytes
+
+
+class Endpoint:
+    """Ask one backend control questions over a borrowed session.
+
+    Redirects are not followed, so a backend's key never leaves for elsewhere.
+
+    Args:
+        session: Shared client; its owner closes it.
+        url: Scheme, authority and path prefix, without a trailing slash.
+        headers: Sent with each call, such as the backend's Authorization.
+        timeout_s: Bound of one call, connect to last byte.
+        tls: Context for https, or None.
+    """
+
+    __slots__ = ("_headers", "_session", "_timeout", "_tls", "url")
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.url = url
+        self._session = session
+        self._headers = headers
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._tls: ssl.SSLContext | bool = True if tls is None else tls
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.url}>"
+
+    async def get(self, path: str) -> Answer:
+        """Fetch a path; any status is an answer."""
+        return await self._call("GET", path, None)
+
+    async def post(self, path: str, body: Mapping[str, object]) -> Answer:
+        """Send a JSON body to a path; any status is an answer."""
+        return await self._call("POST", path, body)
+
+    async def get_object(self, path: str) -> dict[str, object] | None:
+        """Fetch a JSON object; None if the engine has no such path.
+
+        Raises:
+            ProtocolMismatch: The answer is no JSON object, or an error.
+        """
+        status, body = await self.get(path)
+        if status in (404, 405, 501):
+            return None
+        if status in (401, 403):
+            raise ProtocolMismatch(
+                f"{self.url}{path} answered HTTP {status}; set the backend's api_key"
+            )
+        if status != 200:
+            raise ProtocolMismatch(f"{self.url}{path} answered HTTP {status}, not 200")
+        return self.decode_object(path, body)
+
+    def decode_object(self, path: str, body: bytes) -> dict[str, object]:
+        """Decode a JSON object that *path* answered with."""
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolMismatch(
+                f"{self.url}{path} answered {body[:60]!r}, which is not JSON"
+            ) from error
+        if not isinstance(value, dict):
+            kind = type(value).__name__
+            raise ProtocolMismatch(f"{self.url}{path} answered a {kind}, not an object")
+        return value
+
+    async def _call(
+        self, method: str, path: str, body: Mapping[str, object] | None
+    ) -> Answer:
+        try:
+            async with self._session.request(
+                method,
+                self.url + path,
+                json=body,
+                headers=self._headers,
+                timeout=self._timeout,
+                ssl=self._tls,
+                allow_redirects=False,
+            ) as response:
+                return Answer(response.status, await self._read(path, response))
+        except TimeoutError as error:
+            raise BackendUnavailable(
+                f"{self.url}{path} did not answer within {self._timeout.total:g} s"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._translated(path, error) from error
+
+    async def _read(self, path: str, response: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                response.close()
+                raise ProtocolMismatch(
+                    f"{self.url}{path} answered more than {MAX_ANSWER_BYTES} bytes"
+                )
+        return bytes(body)
+
+    def _translated(self, path: str, error: Exception) -> Exception:
+        if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
+            return BackendRefused(f"{self.url} refused the connection")
+        if isinstance(error, aiohttp.ClientResponseError):
+            return ProtocolMismatch(f"{self.url}{path} broke HTTP: {error!r}")
+        return BackendUnavailable(f"{self.url}{path} failed: {error!r}")

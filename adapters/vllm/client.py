@@ -1,0 +1,82 @@
+"""vLLM over HTTP: what it tells about itself without any plugin."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from warmroute.adapters.base import Endpoint, EngineFacts, ModelCard
+from warmroute.adapters.exposition import Exposition, Samples
+from warmroute.adapters.openai import OpenAIAdapter, owners
+from warmroute.policies.errors import ProtocolMismatch
+
+CONFIG = "vllm:cache_config_info"
+USAGE = "vllm:kv_cache_usage_perc"
+OLD_USAGE = "vllm:gpu_cache_usage_perc"
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+START_TIME = "process_start_time_seconds"
+RANK = "engine"
+
+_EXPOSITION = Exposition((CONFIG, USAGE, OLD_USAGE, RUNNING, WAITING, START_TIME))
+
+
+class VLLMAdapter(OpenAIAdapter):
+    """Read vLLM by ``/health``, ``/v1/models``, ``/version`` and ``/metrics``."""
+
+    name = "vllm"
+
+    async def facts(
+        self, endpoint: Endpoint, known: EngineFacts | None = None
+    ) -> EngineFacts:
+        """Read ``/metrics``, and ``/version`` the first time."""
+        version = known.version if known else await self._version(endpoint)
+        status, page = await endpoint.get("/metrics")
+        if status != 200:
+            return EngineFacts(version=version)
+        return replace(read_facts(_EXPOSITION.read(page)), version=version)
+
+    async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
+        """Recognise by the models' owner, else by ``/version`` and ``/metrics``."""
+        if "vllm" in owners(models):
+            return True
+        if await self._version(endpoint) is None:
+            return False
+        status, page = await endpoint.get("/metrics")
+        return status == 200 and b"vllm:" in page
+
+    async def _version(self, endpoint: Endpoint) -> str | None:
+        try:
+            answer = await endpoint.get_object("/version")
+        except ProtocolMismatch:
+            return None
+        version = answer.get("version") if answer else None
+        return version if isinstance(version, str) else None
+
+
+def read_facts(samples: Samples) -> EngineFacts:
+    """Turn vLLM's metrics into facts.
+
+    The capacity is that of the cache's blocks, ``num_gpu_blocks * block_size``,
+    over all data-parallel engines; blocks of engines that are not up yet are
+    written as ``None`` and leave it unknown.
+    """
+    configs = {one.labels.get(RANK, ""): one.labels for one in samples.all(CONFIG)}
+    sizes = [_number(labels.get("block_size")) for labels in configs.values()]
+    blocks = [_number(labels.get("num_gpu_blocks")) for labels in configs.values()]
+    block_size = sizes[0] if sizes else None
+    capacity = sum(b * s for b, s in zip(blocks, sizes, strict=True) if b and s)
+    usage = samples.mean(USAGE, RANK)
+    start = samples.first(START_TIME)
+    return EngineFacts(
+        block_size=block_size,
+        capacity_tokens=capacity if capacity and all(blocks) else None,
+        kv_usage=samples.mean(OLD_USAGE, RANK) if usage is None else usage,
+        running=samples.total(RUNNING, RANK),
+        waiting=samples.total(WAITING, RANK),
+        boot_id=None if start is None else repr(start),
+        dp_ranks=len(configs) or None,
+    )
+
+
+def _number(text: str | None) -> int | None:
+    number = int(text) if text and text.isascii() and text.isdigit() else 0
+    return number or None

@@ -1,0 +1,1 @@
+"""Run real chats through warmroute in front of two vLLM engines."""

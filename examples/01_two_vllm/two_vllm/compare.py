@@ -1,0 +1,165 @@
+"""Replay the same chats once a policy, with cold caches, and compare."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import aiohttp
+
+from two_vllm.chats import Chat
+from two_vllm.engines import Counters, EngineView
+from two_vllm.errors import ExampleError
+from two_vllm.load import Answer, Plan, ask, mean, percentile, replay
+from two_vllm.progress import Step
+from two_vllm.proxy import running_warmroute
+
+DIRECT = "direct"
+_WARM_UP_WORDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What every policy gets alike."""
+
+    chats: Sequence[Chat]
+    users: int
+    open_chats: int
+    model: str
+    max_tokens: int
+    think_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One policy's replay. Times in seconds, tokens as the engines count."""
+
+    policy: str
+    requests: int
+    errors: tuple[str, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    engine_queried_tokens: int
+    engine_hit_tokens: int
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    duration_s: float
+    finished: Mapping[str, int]
+
+    @property
+    def hit_ratio(self) -> float:
+        """Share of the prompt tokens that the engines found in their caches."""
+        return self.engine_hit_tokens / max(self.engine_queried_tokens, 1)
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Tell whether the engines finished as many requests as were sent."""
+        return sum(self.finished.values()) == self.requests - len(self.errors)
+
+
+async def warm_up(
+    engines: Sequence[EngineView], model: str, http: aiohttp.ClientSession
+) -> None:
+    """Let every engine run each kind of step once before any is timed."""
+    text = "warm " * _WARM_UP_WORDS
+    for engine in engines:
+        for content in (text, "hello"):
+            messages = [{"role": "user", "content": content}]
+            answer = await ask(http, engine.url, model, messages, 4)
+            if answer.error:
+                raise ExampleError(f"{engine.url} does not answer: {answer.error}")
+
+
+async def run_policy(
+    policy: str,
+    workload: Workload,
+    engines: Sequence[EngineView],
+    folder: Path,
+    http: aiohttp.ClientSession,
+) -> Outcome:
+    """Empty the caches, replay *workload* under *policy*, and account.
+
+    The policy ``direct`` plays round robin from the client, without warmroute.
+    """
+    for engine in engines:
+        await engine.settled()
+        await engine.flush()
+    async with _targets(policy, engines, folder, http) as target:
+        before = [await engine.counters() for engine in engines]
+        with Step(f"{policy:<14}") as step:
+            answers = await _replay(workload, target, step, http)
+            duration_s = step.elapsed_s
+        after = [await engine.settled() for engine in engines]
+    deltas = {
+        engine.name: late.since(early)
+        for engine, early, late in zip(engines, before, after, strict=True)
+    }
+    return outcome(policy, answers, deltas, duration_s)
+
+
+def outcome(
+    policy: str,
+    answers: Sequence[Answer],
+    deltas: Mapping[str, Counters],
+    duration_s: float,
+) -> Outcome:
+    """Sum up one replay."""
+    ttfts = [answer.ttft_s for answer in answers if answer.ttft_s is not None]
+    return Outcome(
+        policy=policy,
+        requests=len(answers),
+        errors=tuple(answer.error for answer in answers if answer.error),
+        prompt_tokens=sum(answer.prompt_tokens for answer in answers),
+        cached_tokens=sum(answer.cached_tokens for answer in answers),
+        engine_queried_tokens=sum(delta.queried_tokens for delta in deltas.values()),
+        engine_hit_tokens=sum(delta.hit_tokens for delta in deltas.values()),
+        ttft_mean_s=mean(ttfts),
+        ttft_p50_s=percentile(ttfts, 0.5),
+        ttft_p99_s=percentile(ttfts, 0.99),
+        duration_s=duration_s,
+        finished={name: delta.finished for name, delta in deltas.items()},
+    )
+
+
+@asynccontextmanager
+async def _targets(
+    policy: str,
+    engines: Sequence[EngineView],
+    folder: Path,
+    http: aiohttp.ClientSession,
+) -> AsyncIterator[Callable[[], str]]:
+    if policy == DIRECT:
+        urls = cycle([engine.url for engine in engines])
+        yield lambda: next(urls)
+        return
+    log = folder / f"warmroute-{policy}.log"
+    async with running_warmroute(policy, engines, log, http) as warmroute:
+        yield lambda: warmroute.url
+
+
+async def _replay(
+    workload: Workload,
+    target: Callable[[], str],
+    step: Step,
+    http: aiohttp.ClientSession,
+) -> list[Answer]:
+    seen: list[Answer] = []
+
+    def on_answer(answer: Answer) -> None:
+        seen.append(answer)
+        failed = sum(answer.error is not None for answer in seen)
+        step.count(len(seen), plan.num_requests, f"{failed} failed" if failed else "")
+
+    plan = Plan(
+        workload.chats,
+        workload.users,
+        workload.open_chats,
+        workload.model,
+        workload.max_tokens,
+        workload.think_s,
+        target=target,
+        on_answer=on_answer,
+    )
+    return await replay(plan, http)

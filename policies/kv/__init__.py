@@ -1,0 +1,1 @@
+"""What is known of cached blocks: block hashes and the prefix index."""

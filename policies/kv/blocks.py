@@ -1,0 +1,98 @@
+"""Chained block hashes: the one key under which cached blocks are known.
+
+Block *i* of a prompt has the hash ``xxh3_64(content_i, seed=hash_{i-1})`` and the
+first one is seeded with the root hash, so a hash names the block together with
+everything in front of it and everything that separates caches (model, LoRA, salt).
+Requests and engine events are keyed here alike; the engines' own hashes are opaque.
+
+Chains over different block sizes, or over tokens and text, never share a hash: the
+hashed contents differ in length, and the root hash covers the grade.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from typing import Literal, NewType
+
+from xxhash import xxh3_64_intdigest
+
+from warmroute.policies.errors import PolicyError
+
+BlockHash = NewType("BlockHash", int)
+"""Unsigned 64-bit hash of a block and of all blocks in front of it."""
+
+TEXT_BLOCK_BYTES = 256
+"""Size in bytes of a block of canonical text, in the estimated grade."""
+
+Grade = Literal["exact", "estimated"]
+
+_TOKEN_BYTES = 4
+_text_blocks = Struct(f"{TEXT_BLOCK_BYTES}s").iter_unpack
+
+
+def root_hash(
+    model: str,
+    *,
+    lora: str | None = None,
+    salt: str | None = None,
+    grade: Grade = "exact",
+    extra: Sequence[str] = (),
+) -> int:
+    """Return the seed of a chain: one value for each separate cache.
+
+    Fields are length-prefixed, and an absent one differs from an empty one, so no
+    two different inputs have the same encoding.
+
+    Args:
+        model: Base model as the engine serves it.
+        lora: Adapter name, when the request runs on one.
+        salt: The request's ``cache_salt``.
+        grade: Whether the chain runs over token ids or over canonical text.
+        extra: Anything else that separates caches, in a fixed order.
+    """
+    fields = (grade, model, lora, salt, *extra)
+    return xxh3_64_intdigest(b"".join(map(_encoded, fields)))
+
+
+def hash_tokens(tokens: "array[int]", block_size: int, root: int) -> list[int]:
+    """Return the chained hashes of the full blocks of *tokens*.
+
+    Args:
+        tokens: Token ids as ``array("I")``, in the machine's byte order.
+        block_size: Tokens a block.
+        root: Seed of the chain, from `root_hash`.
+
+    Raises:
+        PolicyError: The block size is not positive, or the items are not 32 bits.
+    """
+    if block_size < 1 or tokens.itemsize != _TOKEN_BYTES:
+        raise PolicyError(
+            f"cannot hash blocks of {block_size} tokens of {tokens.itemsize} bytes "
+            f"(allowed: a block size of 1 or more, array typecode 'I')"
+        )
+    if sys.byteorder == "big":
+        tokens = tokens[:]
+        tokens.byteswap()
+    block_bytes = block_size * _TOKEN_BYTES
+    num_blocks = len(tokens) // block_size
+    # Hashing copied blocks is faster than slicing a view: one C iterator makes them.
+    contents = memoryview(tokens.tobytes())[: num_blocks * block_bytes]
+    blocks = Struct(f"{block_bytes}s").iter_unpack(contents)
+    digest, last = xxh3_64_intdigest, root
+    return [last := digest(block, last) for (block,) in blocks]
+
+
+def hash_text(text: bytes, root: int) -> list[int]:
+    """Return the chained hashes of the full blocks of canonical *text*."""
+    num_bytes = len(text) - len(text) % TEXT_BLOCK_BYTES
+    blocks = _text_blocks(memoryview(text)[:num_bytes])
+    digest, last = xxh3_64_intdigest, root
+    return [last := digest(block, last) for (block,) in blocks]
+
+
+def _encoded(field: str | None) -> bytes:
+    if field is None:
+        return b"-"
+    data = field.encode("utf-8", "surrogatepass")
+    return b"+%d:%b" % (len(data), data)

@@ -1,0 +1,89 @@
+"""Who holds blocks: a tier of a backend, and how much it has."""
+
+from warmroute.policies.errors import PolicyError
+from warmroute.policies.kv.recency import Recency
+
+TIERS = ("gpu", "host", "disk")
+"""Where blocks lie, fastest first."""
+
+NUM_TIERS = len(TIERS)
+
+
+class Holder:
+    """One tier of one backend.
+
+    Attributes:
+        blocks: Blocks it has.
+        tokens: Tokens in them.
+        extra: How often a block was stored beyond once, by hash; sparse.
+        capacity: Tokens beyond which its least recently used blocks go, or None.
+        recency: Order in which they go; only with a capacity.
+        mirrored: Whether blocks came without an announcement by hash.
+    """
+
+    __slots__ = ("blocks", "capacity", "extra", "mirrored", "recency", "tokens")
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self.tokens = 0
+        self.extra: dict[int, int] = {}
+        self.capacity: int | None = None
+        self.recency: Recency | None = None
+        self.mirrored = False
+
+    def __repr__(self) -> str:
+        bound = "none" if self.capacity is None else f"{self.capacity} tokens"
+        return f"<Holder [Blocks: {self.blocks}, capacity: {bound}]>"
+
+
+class Holders:
+    """All holders by number: three, one a tier, for each slot of a backend.
+
+    A backend that goes leaves its slot to the next one that comes. Numbers are bit
+    positions in `Run.full`, so they stay small.
+    """
+
+    __slots__ = ("_free", "_slots", "all", "gpu_bits", "has_tiers")
+
+    def __init__(self) -> None:
+        self.all: list[Holder] = []
+        self.gpu_bits = 0
+        self.has_tiers = False
+        self._slots: dict[str, int] = {}
+        self._free: list[int] = []
+
+    @property
+    def num_slots(self) -> int:
+        """Slots in use, and free ones among them."""
+        return len(self.all) // NUM_TIERS
+
+    def add(self, name: str, tier: str) -> int:
+        """Return the number of *tier* of backend *name*, made when new."""
+        if tier not in TIERS:
+            raise PolicyError(f"unknown tier {tier!r} (known: {', '.join(TIERS)})")
+        slot = self._slots.get(name)
+        if slot is None:
+            slot = self._slots[name] = self._take_slot()
+        self.has_tiers = self.has_tiers or tier != TIERS[0]
+        return slot * NUM_TIERS + TIERS.index(tier)
+
+    def slot(self, name: str) -> int:
+        """Return the slot of backend *name*; KeyError when there is none."""
+        return self._slots[name]
+
+    def remove(self, name: str) -> None:
+        """Free the slot of backend *name*, whose holders must be empty."""
+        slot = self._slots.pop(name)
+        for holder in range(slot * NUM_TIERS, (slot + 1) * NUM_TIERS):
+            assert not self.all[holder].blocks, "backend removed with blocks"
+            self.all[holder] = Holder()
+        self._free.append(slot)
+        self.gpu_bits &= ~(1 << slot * NUM_TIERS)
+
+    def _take_slot(self) -> int:
+        if not self._free:
+            self._free.append(self.num_slots)
+            self.all.extend(Holder() for _ in TIERS)
+        slot = self._free.pop()
+        self.gpu_bits |= 1 << slot * NUM_TIERS
+        return slot

@@ -1,0 +1,154 @@
+"""A run of consecutive blocks: the node of the prefix index."""
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+
+class Run:
+    """Consecutive blocks of one chain that no other chain leaves in between.
+
+    A holder has the first *n* blocks of a run, so dropping blocks from the tail,
+    which is how engines evict, changes one number. Most holders have whole runs;
+    they are bits of one integer, and only the others have an entry each.
+
+    Attributes:
+        hashes: Block hashes, ``array("Q")``; empty in the root alone.
+        start: Blocks in front of the run.
+        tokens: Tokens a block.
+        parent: The run before; None in the root and once out of the index.
+        children: Runs behind, by first hash; None when there are none.
+        full: Bit set of the holders that have the whole run.
+        partial: Leading blocks of each other holder; None when there are none.
+        used: Stamp of the last use, for each holder that has any block.
+        last: Latest stamp of all, of holders that have left too.
+        hits: How often a prompt with these blocks was sent.
+        by_hash: Whether the index finds these blocks by hash.
+    """
+
+    __slots__ = (
+        "by_hash",
+        "children",
+        "full",
+        "hashes",
+        "hits",
+        "last",
+        "parent",
+        "partial",
+        "start",
+        "tokens",
+        "used",
+    )
+
+    def __init__(
+        self, parent: "Run | None", start: int, hashes: "array[int]", tokens: int
+    ) -> None:
+        self.parent = parent
+        self.start = start
+        self.hashes = hashes
+        self.tokens = tokens
+        self.children: dict[int, Run] | None = None
+        self.full = 0
+        self.partial: dict[int, int] | None = None
+        self.used: dict[int, float] = {}
+        self.last = 0.0
+        self.hits = 0
+        self.by_hash = False
+
+    def __repr__(self) -> str:
+        held = {holder: self.held(holder) for holder in sorted(self.used)}
+        return f"<Run [Blocks: {self.start}..{self.end}, held: {held}]>"
+
+    def __lt__(self, other: "Run") -> bool:
+        """Order runs of equal age and depth, for heaps: any fixed order will do."""
+        return self.hashes < other.hashes
+
+    @property
+    def end(self) -> int:
+        """Number of blocks up to and with the last one of this run."""
+        return self.start + len(self.hashes)
+
+    def held(self, holder: int) -> int:
+        """Count the leading blocks that *holder* has."""
+        if self.full >> holder & 1:
+            return len(self.hashes)
+        return self.partial.get(holder, 0) if self.partial else 0
+
+    def hold(self, holder: int, num_blocks: int) -> None:
+        """Set the number of leading blocks that *holder* has; stamps stay."""
+        if self.partial and self.partial.pop(holder, None) and not self.partial:
+            self.partial = None
+        if num_blocks == len(self.hashes):
+            self.full |= 1 << holder
+            return
+        self.full &= ~(1 << holder)
+        if not num_blocks:
+            self.used.pop(holder, None)
+        elif self.partial is None:
+            self.partial = {holder: num_blocks}
+        else:
+            self.partial[holder] = num_blocks
+
+    def reach(self) -> int:
+        """Return the most leading blocks that any holder has."""
+        if self.full:
+            return len(self.hashes)
+        return max(self.partial.values()) if self.partial else 0
+
+    def common(self, hashes: Sequence[int], position: int, at: int = 0) -> int:
+        """Count the blocks from *at* on that equal *hashes* from *position* on.
+
+        O(log n): equal hashes have equal blocks in front of them.
+        """
+        own = self.hashes
+        low, high = 0, min(len(own) - at, len(hashes) - position)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if own[at + middle - 1] == hashes[position + middle - 1]:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def split(self, at: int) -> "Run":
+        """Put the first *at* blocks into a new run in front of this one.
+
+        Holders that reach no further than the new run leave this one. The new run
+        takes this one's place below its parent, and its stamps. Returns it.
+        """
+        assert self.parent is not None
+        assert self.parent.children is not None
+        assert 0 < at < len(self.hashes)
+        head = Run(self.parent, self.start, self.hashes[:at], self.tokens)
+        head.full, head.used, head.last = self.full, self.used.copy(), self.last
+        head.hits, head.by_hash = self.hits, self.by_hash
+        partial, self.partial = self.partial, None
+        self.parent.children[head.hashes[0]] = head
+        self.parent = head
+        self.hashes = self.hashes[at:]
+        self.start += at
+        head.children = {self.hashes[0]: self}
+        for holder, num_blocks in (partial or {}).items():
+            head.hold(holder, min(num_blocks, at))
+            self.hold(holder, max(num_blocks - at, 0))
+        return head
+
+    def cut(self, num_blocks: int) -> "array[int]":
+        """Take off the blocks behind the first *num_blocks*, which nobody has.
+
+        Returns the hashes taken off.
+        """
+        gone = self.hashes[num_blocks:]
+        del self.hashes[num_blocks:]
+        for holder, held in list((self.partial or {}).items()):
+            if held == num_blocks:
+                self.hold(holder, held)
+        return gone
+
+    def walk(self) -> "Iterator[Run]":
+        """Go through this run and all behind it, each before its children."""
+        todo = [self]
+        while todo:
+            run = todo.pop()
+            if run.children:
+                todo.extend(run.children.values())
+            yield run

@@ -1,0 +1,257 @@
+"""The tree of runs under the prefix index: its steps, its books, and its bound."""
+
+from array import array
+from collections.abc import Sequence
+from itertools import repeat
+
+from warmroute.policies.kv.holders import Holders
+from warmroute.policies.kv.recency import Recency
+from warmroute.policies.kv.run import Run
+
+# Bytes as CPython 3.11 allocates them, rounded up; a test holds the sum against
+# tracemalloc. A run is the object, its array, its dict of stamps, and its entries in
+# the parent and in a heap; a member is a stamp and an entry in its holder's heap.
+RUN_BYTES = 900
+MEMBER_BYTES = 240
+BLOCK_BYTES = 9
+BY_HASH_BYTES = 96
+EXTRA_BYTES = 160
+
+_MIN_CUT_BLOCKS = 64
+
+
+class Tree:
+    """Runs by prefix, with counts for every holder and a cap on memory.
+
+    Each step keeps the books right, so that the operations of `PrefixIndex` need not
+    know them.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.holders = Holders()
+        self.root = Run(None, 0, array("Q"), 0)
+        self.by_hash: dict[int, Run] = {}
+        self.leaves = Recency(_leaf_stamp)
+        self.num_runs = 0
+        self.num_members = 0
+        self.num_blocks = 0
+        self.num_extras = 0
+
+    @property
+    def max_bytes(self) -> int:
+        """The cap on `num_bytes`; a lower one makes room at once."""
+        return self._max_bytes
+
+    @max_bytes.setter
+    def max_bytes(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._shrink()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory in use, by constants that bound what Python allocates."""
+        return (
+            self.num_runs * RUN_BYTES
+            + self.num_members * MEMBER_BYTES
+            + self.num_blocks * BLOCK_BYTES
+            + len(self.by_hash) * BY_HASH_BYTES
+            + self.num_extras * EXTRA_BYTES
+        )
+
+    def path(self, hashes: Sequence[int]) -> tuple[list[Run], int]:
+        """Return the runs that a chain passes, and how many of its blocks are here.
+
+        The last run may be matched in part. One comparison a run, and O(log n) in
+        the last.
+        """
+        path: list[Run] = []
+        depth, total = 0, len(hashes)
+        children = self.root.children
+        while children and depth < total:
+            run = children.get(hashes[depth])
+            if run is None:
+                break
+            path.append(run)
+            own = run.hashes
+            end = depth + len(own)
+            if end > total or own[-1] != hashes[end - 1]:
+                depth += run.common(hashes, depth)
+                break
+            depth, children = end, run.children
+        return path, depth
+
+    def split(self, run: Run, at: int) -> Run:
+        """Split *run* behind its first *at* blocks; return the new run in front."""
+        num_before = len(run.used)
+        head = run.split(at)
+        self.num_runs += 1
+        self.num_members += len(head.used) + len(run.used) - num_before
+        if run.by_hash:
+            self.by_hash.update(zip(head.hashes, repeat(head)))
+        for holder in head.used:
+            recency = self.holders.all[holder].recency
+            if recency is not None:
+                recency.push(head)
+        return head
+
+    def append(
+        self, parent: Run, holder: int, hashes: Sequence[int], tokens: int, stamp: float
+    ) -> Run:
+        """Add blocks behind all of *parent*, held by *holder* alone.
+
+        A leaf that nobody else has grows in place, so a chat stays one run.
+        """
+        owner = self.holders.all[holder]
+        if (
+            parent.full == 1 << holder
+            and parent.partial is None
+            and not parent.children
+            and parent.tokens == tokens
+        ):
+            parent.hashes.extend(hashes)
+            parent.used[holder] = parent.last = stamp
+            if parent.by_hash:
+                self.by_hash.update(zip(hashes, repeat(parent)))
+            run = parent
+        else:
+            run = Run(parent, parent.end, array("Q", hashes), tokens)
+            self._adopt(parent, run)
+            self.num_members += 1
+            run.full, run.used[holder], run.last = 1 << holder, stamp, stamp
+            run.hits = 1
+            self.leaves.push(run)
+            if owner.recency is not None:
+                owner.recency.push(run)
+        num_new = len(hashes)
+        self.num_blocks += num_new
+        owner.blocks += num_new
+        owner.tokens += num_new * run.tokens
+        return run
+
+    def hold(self, run: Run, holder: int, num_blocks: int, stamp: float) -> int:
+        """Let *holder* have at least *num_blocks* of *run*, used now.
+
+        Returns how many it had before.
+        """
+        held = run.held(holder)
+        run.used[holder] = run.last = stamp
+        if held < num_blocks:
+            owner = self.holders.all[holder]
+            run.hold(holder, num_blocks)
+            owner.blocks += num_blocks - held
+            owner.tokens += (num_blocks - held) * run.tokens
+            if not held:
+                self.num_members += 1
+                if owner.recency is not None:
+                    owner.recency.push(run)
+        return held
+
+    def drop(self, run: Run, holder: int, keep: int) -> None:
+        """Take from *holder* what it has of *run* behind the first *keep* blocks."""
+        held = run.held(holder)
+        if held <= keep:
+            return
+        owner = self.holders.all[holder]
+        if owner.extra:
+            for block in run.hashes[keep:held]:
+                self.num_extras -= owner.extra.pop(block, None) is not None
+        owner.blocks -= held - keep
+        owner.tokens -= (held - keep) * run.tokens
+        run.hold(holder, keep)
+        self.num_members -= not keep
+        self._trim(run)
+
+    def drop_behind(
+        self, run: Run, at: int, holder: int | None, before: float | None = None
+    ) -> None:
+        """Take all blocks behind the first *at* of *run* from one or all holders.
+
+        Args:
+            run: Where to start.
+            at: Blocks of that run that stay.
+            holder: Whose blocks go; None is everybody's.
+            before: Take only runs last used before this stamp.
+        """
+        for member in reversed(list(run.walk())):
+            keep = at if member is run else 0
+            for each in list(member.used) if holder is None else (holder,):
+                stamp = member.used.get(each)
+                if stamp is not None and (before is None or stamp < before):
+                    self.drop(member, each, keep)
+
+    def index(self, run: Run) -> None:
+        """Let the blocks of *run* be found by hash."""
+        if not run.by_hash:
+            run.by_hash = True
+            self.by_hash.update(zip(run.hashes, repeat(run)))
+
+    def recency(self, holder: int) -> Recency:
+        """Return the order of last use of what *holder* has. O(runs of all)."""
+        return Recency(lambda run: run.used.get(holder), self.root.walk())
+
+    def evict(self, holder: int, num_tokens: int) -> int:
+        """Drop the least recently used blocks of *holder*, deepest first.
+
+        Whole blocks, at least *num_tokens* where it has as many. Returns the tokens
+        dropped.
+        """
+        recency = self.holders.all[holder].recency or self.recency(holder)
+        num_left = num_tokens
+        while num_left > 0 and (run := recency.oldest()):
+            held = run.held(holder)
+            num_gone = min(held, -(-num_left // run.tokens))
+            num_left -= num_gone * run.tokens
+            self.drop(run, holder, held - num_gone)
+        return num_tokens - num_left
+
+    def enforce(self, holder: int) -> None:
+        """Bring *holder* below its capacity, and all together below the cap."""
+        owner = self.holders.all[holder]
+        if owner.capacity is not None and owner.tokens > owner.capacity:
+            self.evict(holder, owner.tokens - owner.capacity)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while (excess := self.num_bytes - self._max_bytes) > 0:
+            run = self.leaves.oldest()
+            if run is None:
+                return
+            block_bytes = BLOCK_BYTES + BY_HASH_BYTES * run.by_hash
+            num_gone = max(_MIN_CUT_BLOCKS, -(-excess // block_bytes))
+            keep = max(0, len(run.hashes) - num_gone)
+            for each in list(run.used):
+                self.drop(run, each, keep)
+
+    def _adopt(self, parent: Run, run: Run) -> None:
+        if parent.children is None:
+            parent.children = {}
+        parent.children[run.hashes[0]] = run
+        self.num_runs += 1
+
+    def _trim(self, run: Run) -> None:
+        """Take out the tail that nobody has, and structure that leads nowhere."""
+        while run.parent is not None and not run.children:
+            reach = run.reach()
+            if reach == len(run.hashes):
+                self.leaves.push(run)
+                return
+            parent, first = run.parent, run.hashes[0]
+            gone = run.cut(reach)
+            self.num_blocks -= len(gone)
+            if run.by_hash:
+                for block in gone:
+                    del self.by_hash[block]
+            if reach:
+                self.leaves.push(run)
+                return
+            assert parent.children is not None
+            del parent.children[first]
+            parent.children = parent.children or None
+            run.parent = None
+            self.num_runs -= 1
+            run = parent
+
+
+def _leaf_stamp(run: Run) -> float | None:
+    return None if run.parent is None or run.children else run.last

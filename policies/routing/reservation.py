@@ -1,0 +1,205 @@
+"""The load of one request, and what its first token and its end teach.
+
+The prefill rate of a backend is, at each first token, of EWMA sums,
+
+    rate = (tok + K * F) / (busy + K)        F = sum tok / sum busy of its class
+
+where *busy* is the time since its previous first token or since the dispatch,
+whichever came later. Requests that are all but cached measure the engine's step
+time instead of its speed, so they are not taken. A backend that gets no work
+forgets by time: the share that its own sums have in the rate halves every ten
+minutes, so that a slow hour ends and its class speaks for it again.
+
+An answer that is not streamed shows no first token. Its prefill counts as done
+when a later request shows one, or when the rate says so, and teaches nothing.
+"""
+
+from __future__ import annotations
+
+from math import exp2
+
+from warmroute.policies.routing.base import Candidate
+
+SHRINK_S = 150.0
+"""K: busy seconds at which a backend's own rate weighs as much as its class's."""
+
+HALF_LIFE_S = 600.0
+"""Seconds without a sample in which a backend's own sums lose half their weight."""
+
+_KEEP = 0.995
+_MIN_SAMPLE_TOKENS = 64
+_MAX_SLOWDOWN = 20.0  # a sample may look this much slower than expected
+_SLACK_S = 1.0
+_MIN_ITL_TOKENS = 16
+
+
+class Reservation:
+    """The load of one request on one backend, from dispatch to its end."""
+
+    __slots__ = (
+        "_first_token_at",
+        "_has_taught",
+        "_is_done",
+        "_is_waiting",
+        "_load_s",
+        "candidate",
+        "prompt_tokens",
+        "since",
+        "streamed",
+        "uncached_tokens",
+    )
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        prompt_tokens: int,
+        uncached_tokens: int,
+        now: float,
+        streamed: bool,
+    ) -> None:
+        self.candidate = candidate
+        self.prompt_tokens = prompt_tokens
+        self.uncached_tokens = uncached_tokens
+        self.since = now
+        self.streamed = streamed
+        self._is_waiting = True
+        self._is_done = False
+        self._has_taught = False
+        self._first_token_at = now
+        self._load_s = 0.0
+        candidate.requests += 1
+        candidate.context_tokens += prompt_tokens
+        candidate.prefill_tokens += uncached_tokens
+        candidate.waiting[self] = None
+        if len(candidate.waiting) == 1:
+            candidate.head_tokens = uncached_tokens
+            candidate.head_since = now
+
+    def __repr__(self) -> str:
+        state = "prefill" if self._is_waiting else "decode"
+        state = "done" if self._is_done else state
+        return f"<Reservation {self.candidate.name} {self.prompt_tokens} {state}>"
+
+    def first_token(self, now: float) -> None:
+        """Move from prefill to decode and learn the rate; later calls do nothing."""
+        if not self._is_waiting:
+            return
+        if not self.streamed:
+            self._start_decode(now)
+            return
+        candidate = self.candidate
+        start, tokens = self._finish_hidden()
+        busy_s = now - max(candidate.last_first_token, start)
+        self._start_decode(now)
+        self._has_taught = _learn_rate(candidate, tokens, busy_s, now)
+        candidate.last_first_token = now
+
+    def release(
+        self,
+        now: float,
+        output_tokens: int | None = None,
+        learn: bool = True,
+        cached_tokens: int | None = None,
+    ) -> None:
+        """Take the load away; every exit may call it, the first call counts.
+
+        Args:
+            now: Monotonic seconds.
+            output_tokens: Length of the answer, where known.
+            learn: False for requests that were cancelled or failed.
+            cached_tokens: The engine's report; puts a wrong rate sample right.
+        """
+        if self._is_done:
+            return
+        candidate = self.candidate
+        if learn and output_tokens:
+            self._learn_output(now, output_tokens)
+        if learn and self._has_taught and cached_tokens is not None:
+            computed = max(0, self.prompt_tokens - cached_tokens)
+            candidate.tok = max(0.0, candidate.tok + computed - self.uncached_tokens)
+        if self._is_waiting:
+            self._leave_queue()
+        else:
+            candidate.decodes -= 1
+        candidate.requests -= 1
+        candidate.context_tokens -= self.prompt_tokens
+        self._is_done = True
+
+    def presume_first_token(self, at: float) -> None:
+        """Count the prefill of an answer that is not streamed as done."""
+        self._start_decode(at)
+        self.candidate.last_first_token = at
+
+    def _start_decode(self, now: float) -> None:
+        candidate = self.candidate
+        self._leave_queue()
+        candidate.decodes += 1
+        self._first_token_at = now
+        self._load_s = candidate.speed.load_s(
+            candidate.requests, candidate.context_tokens
+        )
+
+    def _leave_queue(self) -> None:
+        candidate = self.candidate
+        self._is_waiting = False
+        candidate.prefill_tokens -= self.uncached_tokens
+        del candidate.waiting[self]
+        head = next(iter(candidate.waiting), None)
+        if head is None:
+            candidate.head_tokens = 0
+        else:
+            candidate.head_tokens = head.uncached_tokens
+            candidate.head_since = head.since
+
+    def _finish_hidden(self) -> tuple[float, int]:
+        start = self.since
+        tokens = self.uncached_tokens
+        waiting = self.candidate.waiting
+        while not (head := next(iter(waiting))).streamed:
+            start = min(start, head.since)
+            tokens += head.uncached_tokens
+            head._start_decode(self.since)
+        return start, tokens
+
+    def _learn_output(self, now: float, output_tokens: int) -> None:
+        candidate = self.candidate
+        speed = candidate.speed
+        speed.pool.learn_output(output_tokens)
+        if self._is_waiting or not self.streamed or output_tokens < _MIN_ITL_TOKENS:
+            return
+        observed_s = (now - self._first_token_at) / (output_tokens - 1)
+        load_s = speed.load_s(candidate.requests, candidate.context_tokens)
+        speed.learn_itl(observed_s, (self._load_s + load_s) / 2)
+
+
+def shrunk_rate(candidate: Candidate, now: float) -> float:
+    """Return the prefill rate of a backend, shrunk towards that of its class."""
+    own = exp2((candidate.learned_at - now) / HALF_LIFE_S)
+    return (own * candidate.tok + SHRINK_S * candidate.speed.rate) / (
+        own * candidate.busy + SHRINK_S
+    )
+
+
+def _learn_rate(candidate: Candidate, tokens: int, busy_s: float, now: float) -> bool:
+    if tokens < _MIN_SAMPLE_TOKENS:
+        return False
+    busy_s = min(busy_s, _SLACK_S + _MAX_SLOWDOWN * tokens / candidate.rate)
+    keep = _KEEP * exp2((candidate.learned_at - now) / HALF_LIFE_S)
+    candidate.tok = keep * candidate.tok + tokens
+    candidate.busy = keep * candidate.busy + busy_s
+    candidate.learned_at = now
+    candidate.rate = shrunk_rate(candidate, now)
+    return True
+
+
+def presume_prefilled(candidate: Candidate, now: float) -> None:
+    """Count the hidden prefills at the head that must be over by now as done."""
+    while candidate.waiting:
+        head = next(iter(candidate.waiting))
+        if head.streamed:
+            return
+        start = max(candidate.last_first_token, head.since)
+        done = start + head.uncached_tokens / candidate.rate
+        if done > now:
+            return
+        head.presume_first_token(done)

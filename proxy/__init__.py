@@ -1,0 +1,1 @@
+"""The process: HTTP, config, routing, fleet, ledger, telemetry, admin, CLI."""

@@ -1,0 +1,235 @@
+"""What the admin server reads and drives, and the JSON it makes of it."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
+
+from warmroute.proxy.ledger import Ledger
+
+KV_VERBS = (
+    *("snapshot", "flush", "evict", "retain", "release", "demote"),
+    *("offload", "restore", "eviction_policy", "token_budget"),
+)
+
+
+class LoadFacts(Protocol):
+    """The load of one backend, as the router has reserved it."""
+
+    @property
+    def requests(self) -> int:
+        """Requests in flight."""
+        ...
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Uncached prompt tokens that wait for their first token."""
+        ...
+
+    @property
+    def decodes(self) -> int:
+        """Streams that have their first token."""
+        ...
+
+
+class BackendFacts(Protocol):
+    """What is shown of one backend."""
+
+    @property
+    def name(self) -> str:
+        """Its unique name."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        ...
+
+    @property
+    def engine(self) -> str:
+        """Its software, such as vllm."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """One of starting, up, down, draining."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """Changes with every restart of the engine."""
+        ...
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens a block, when known."""
+        ...
+
+    @property
+    def candidate(self) -> LoadFacts:
+        """Its load."""
+        ...
+
+
+class FleetPort(Protocol):
+    """The fleet, as far as the admin server drives it."""
+
+    @property
+    def backends(self) -> Mapping[str, BackendFacts]:
+        """All configured backends by name."""
+        ...
+
+    def drain(self, name: str) -> None:
+        """Give *name* no new requests."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Forget *name*."""
+        ...
+
+
+class ViewPort(Protocol):
+    """The view, as far as it is shown."""
+
+    def facts(self, name: str) -> Mapping[str, Any]:
+        """Return source, blocks and so on of *name*'s view."""
+        ...
+
+    def tree(self, name: str, depth: int) -> Any:
+        """Return *name*'s prefixes as nested runs, *depth* levels deep."""
+        ...
+
+
+class IndexFacts(NamedTuple):
+    """The size of the prefix index over all backends."""
+
+    bytes: int
+    cap_bytes: int
+    blocks: int
+
+
+class Learned(NamedTuple):
+    """What was learned of a backend's speed; None before anything was."""
+
+    prefill_tokens_per_s: float | None
+    itl_s: float | None
+
+
+@dataclass(slots=True)
+class ReloadStatus:
+    """Whether the last load of the configuration was good, and when one was."""
+
+    is_good: bool = True
+    last_good_time: float = field(default_factory=time.time)
+
+    def succeeded(self) -> None:
+        """Note a good load."""
+        self.is_good = True
+        self.last_good_time = time.time()
+
+    def failed(self) -> None:
+        """Note a load that was refused."""
+        self.is_good = False
+
+
+def no_kv_control(name: str) -> Mapping[str, bool | str]:
+    """Answer for a backend that has no KV control."""
+    return dict.fromkeys(KV_VERBS, "this version of warmroute has no KV control")
+
+
+def nothing_learned(name: str) -> Learned:
+    """Answer for a backend of which nothing was learned."""
+    return Learned(None, None)
+
+
+@dataclass(slots=True, kw_only=True)
+class AdminState:
+    """Everything that `make_admin` needs, wired by the application.
+
+    Args:
+        explain: Takes path, headers (names in lower case) and body of a request;
+            returns the decision it would get now, and sends nothing.
+        add_backend: Takes one entry of the configuration's ``backends`` as JSON and
+            returns the new backend's name; raises ConfigError.
+        reload: Loads the configuration again; raises ConfigError with all lines.
+        host: Where the admin server listens; loopback needs no token.
+        token: Required as a bearer token when set.
+    """
+
+    version: str
+    ledger: Ledger
+    fleet: FleetPort
+    view: ViewPort
+    registry: CollectorRegistry
+    index: Callable[[], IndexFacts]
+    policy: Callable[[], str]
+    is_ready: Callable[[], bool]
+    explain: Callable[[str, Mapping[str, str], bytes], dict[str, Any]]
+    add_backend: Callable[[Mapping[str, Any]], str]
+    reload: Callable[[], Awaitable[None]]
+    learned: Callable[[str], Learned] = nothing_learned
+    kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
+    host: str = "127.0.0.1"
+    token: str | None = None
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(default_factory=time.monotonic)
+
+    def overview(self) -> dict[str, Any]:
+        """Return the JSON of ``/api/state``."""
+        totals = self.ledger.totals
+        return {
+            "version": self.version,
+            "policy": self.policy(),
+            "uptime_s": self.clock() - self.started,
+            "ready": self.is_ready(),
+            "backends": self.backends(),
+            "index": self.index()._asdict(),
+            "tokens": {
+                "prompt": totals.snapshot().prompt,
+                **totals.snapshot()._asdict(),
+            },
+            "paid_twice_ratio": totals.paid_twice_ratio,
+        }
+
+    def backends(self) -> list[dict[str, Any]]:
+        """Return the JSON of every configured backend."""
+        return [self._backend(backend) for backend in self.fleet.backends.values()]
+
+    def _backend(self, backend: BackendFacts) -> dict[str, Any]:
+        load = backend.candidate
+        return {
+            "name": backend.name,
+            "url": _without_credentials(backend.url),
+            "engine": backend.engine,
+            "state": backend.state,
+            "block_size": backend.block_size,
+            "view": self._view(backend),
+            "load": {
+                "requests": load.requests,
+                "prefill_tokens": load.prefill_tokens,
+                "decodes": load.decodes,
+            },
+            "learned": self.learned(backend.name)._asdict(),
+            "kv": dict(self.kv(backend.name)),
+        }
+
+    def _view(self, backend: BackendFacts) -> dict[str, Any]:
+        blank = {
+            "source": "none",
+            "blocks": 0,
+            "seq": None,
+            "incarnation": backend.incarnation,
+            "gaps": 0,
+            "replays": 0,
+            "lag_s": None,
+        }
+        return {**blank, **self.view.facts(backend.name)}
+
+
+def _without_credentials(url: str) -> str:
+    """Return *url* without user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,308 @@
+"""One request on its way: sent, relayed, settled.
+
+An exchange has one client and, at a time, at most one engine connection. Whatever
+ends it (answer complete, client gone, engine lost, deadline) goes through _settle,
+which releases the load exactly once.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from warmroute.policies.errors import ClientError
+from warmroute.proxy.http.head import RequestHead
+from warmroute.proxy.http.inbound import ClientConnection
+from warmroute.proxy.http.outbound import Answer, UpstreamConnection
+from warmroute.proxy.http.reply import error_answer
+from warmroute.proxy.http.watch import Usage
+from warmroute.proxy.outgoing import Outgoing
+from warmroute.proxy.relay import Relay
+from warmroute.proxy.request_trace import RequestTrace
+
+if TYPE_CHECKING:
+    from warmroute.proxy.port import DataPort
+    from warmroute.proxy.router import Routing
+
+CLIENT_GONE = 499
+
+
+class Exchange:
+    """Answer one routed request from its engine. The work of a ClientConnection.
+
+    Args:
+        port: The listener it came through.
+        client: Who asked, and gets the answer.
+        head: The client's head.
+        outgoing: The request as engines get it.
+        routing: Where it goes, with its load reserved.
+        trace: Its spans, when it is sampled.
+        started_at: When it had arrived.
+    """
+
+    __slots__ = (
+        *("_answer", "_client", "_connecting", "_excluded", "_head", "_is_paused"),
+        *("_is_settled", "_num_lost", "_outgoing", "_port", "_relay", "_routing"),
+        *("_started_at", "_trace", "_ttft_s", "_upstream"),
+    )
+
+    def __init__(
+        self,
+        port: "DataPort",
+        client: ClientConnection,
+        head: RequestHead,
+        outgoing: Outgoing,
+        routing: "Routing",
+        trace: RequestTrace | None,
+        started_at: float,
+    ) -> None:
+        self._port = port
+        self._client = client
+        self._head = head
+        self._outgoing = outgoing
+        self._routing = routing
+        self._trace = trace
+        self._started_at = started_at
+        self._connecting: asyncio.Task[None] | None = None
+        self._upstream: UpstreamConnection | None = None
+        self._answer: Answer | None = None
+        self._relay: Relay | None = None
+        self._excluded: list[str] = []
+        self._num_lost = 0
+        self._is_paused = False
+        self._is_settled = False
+        self._ttft_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self._head.request_id.decode()} {self._routing}>"
+
+    # Work
+
+    def begin(self) -> None:
+        """Send the request."""
+        self._client.deadline = float("inf")
+        self._attempt(self._started_at)
+
+    def client_gone(self) -> None:
+        """Close the engine's side at once: nobody reads the answer any more."""
+        if self._close_upstream() is not None:
+            self._port.abandoned(self._routing)
+        self._port.fleet.abandoned(self._routing.backend)
+        self._settle(CLIENT_GONE, error="client_gone")
+
+    def client_writable(self, writable: bool) -> None:
+        """Let the client's pace be the engine's."""
+        self._is_paused = not writable
+        if self._upstream is not None:
+            if writable:
+                self._upstream.resume()
+            else:
+                self._upstream.pause()
+
+    def expired(self) -> None:
+        """End an exchange in which one side has stood still for too long."""
+        connection = self._close_upstream()
+        if self._is_paused:
+            self._port.fleet.abandoned(self._routing.backend)
+            self._settle(CLIENT_GONE, error="client_timeout")
+            self._client.abort()
+            return
+        self._blame("timeout")
+        error = ClientError(
+            504,
+            "upstream_timeout",
+            f"backend {self._routing.backend.name} sent nothing for too long "
+            "(timeouts.first_byte_s, timeouts.idle_s)",
+        )
+        self._fail(error, connection)
+
+    def interrupted(self) -> None:
+        """End because the process does, after its time to drain ran out."""
+        connection = self._close_upstream()
+        error = ClientError(503, "draining", "the proxy is shutting down")
+        self._fail(error, connection)
+
+    # sending
+
+    def _attempt(self, now: float) -> None:
+        connection = self._port.pool(self._routing.backend).acquire(now)
+        if connection is not None:
+            self._send(connection, now)
+            return
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._port.timeouts.connect_s):
+                connection = await self._port.connect(self._routing.backend)
+        except (OSError, TimeoutError) as error:
+            self._connecting = None
+            reason = "connect_timeout" if isinstance(error, TimeoutError) else "refused"
+            self._blame(reason)
+            self._retry(reason)
+            return
+        self._connecting = None
+        self._send(connection, self._port.clock())
+
+    def _send(self, connection: UpstreamConnection, now: float) -> None:
+        routing, outgoing = self._routing, self._outgoing
+        self._upstream = connection
+        traceparent = b""
+        if self._trace is not None:
+            traceparent = routing.trace_attempt(self._trace, now)
+        self._client.deadline = now + self._port.timeouts.first_byte_s
+        connection.send(
+            self,
+            outgoing.head_for(routing.backend, traceparent),
+            outgoing.body,
+            bodiless=outgoing.is_bodiless,
+        )
+
+    def _retry(self, reason: str, *, may_repeat: bool = False) -> None:
+        """Send again where it can be done without doing anything twice."""
+        port, routing = self._port, self._routing
+        self._excluded.append(routing.backend.name)
+        now = port.clock()
+        if self._trace is not None:
+            self._trace.attempt_failed(reason, now)
+        if self._num_lost <= port.retry_attempts:
+            if routing.reroute(self._excluded, reason, now):
+                self._attempt(now)
+                return
+            if may_repeat and port.retry_attempts:
+                routing.again(reason, now)
+                self._attempt(now)
+                return
+        error = ClientError(
+            502,
+            "upstream_unreachable",
+            f"backend {routing.backend.name} did not answer ({reason}), and no "
+            "other could take the request",
+            retry_after_s=1,
+        )
+        self._fail(error)
+
+    # Receiver
+
+    def answer_started(self, answer: Answer) -> Relay:
+        """Take the head of the engine's answer."""
+        port, head, routing = self._port, self._head, self._routing
+        self._answer = answer
+        routing.confirmed(port.clock())
+        if answer.status >= 500:
+            self._blame(f"status {answer.status}")
+        elif answer.status < 400:
+            port.fleet.progressed(routing.backend)
+        lines = b"x-request-id: %b\r\n" % head.request_id
+        if head.explain:
+            lines += routing.explain_lines()
+        self._relay = Relay(
+            self._client,
+            head,
+            answer,
+            port.clock,
+            port.timeouts.idle_s,
+            lines,
+            head.keeps_alive() and not port.is_draining,
+            self._outgoing.asks_usage,
+            self._first_token,
+            routing.next_token,
+        )
+        return self._relay
+
+    def _first_token(self, now: float) -> None:
+        self._ttft_s = now - self._started_at
+        self._routing.first_token(now)
+        if self._trace is not None:
+            self._trace.first_token(now)
+
+    def answer_ended(self) -> None:
+        """Give the connection back, then settle."""
+        port, routing, answer, relay = (
+            *(self._port, self._routing),
+            *(self._answer, self._relay),
+        )
+        assert answer is not None
+        assert relay is not None
+        usage = relay.end()
+        connection, self._upstream = self._upstream, None
+        if connection is not None:
+            if self._is_paused:
+                connection.resume()
+            port.pool(routing.backend).release(connection, port.clock())
+        if answer.status < 400:
+            port.fleet.succeeded(routing.backend)
+        elif answer.status < 500:
+            port.fleet.abandoned(routing.backend)
+        self._settle(answer.status, usage=usage)
+        self._client.finished(keep_alive=relay.keeps_alive)
+
+    def answer_lost(self, reason: str) -> None:
+        """Retry where nothing came yet; else tell the client what happened."""
+        connection, self._upstream = self._upstream, None
+        # A kept connection may die of old age: no fault of the backend.
+        is_aged = connection is not None and connection.is_reused
+        if self._answer is None:
+            if not is_aged:
+                self._blame(reason)
+            self._num_lost += 1
+            self._retry(reason, may_repeat=is_aged)
+            return
+        self._blame(reason)
+        error = ClientError(
+            502,
+            "upstream_lost",
+            f"backend {self._routing.backend.name} failed during the answer ({reason})",
+        )
+        self._fail(error, connection)
+
+    # ends
+
+    def _close_upstream(self) -> UpstreamConnection | None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        connection, self._upstream = self._upstream, None
+        if connection is not None:
+            connection.abort()
+        return connection
+
+    def _blame(self, reason: str) -> None:
+        self._port.fleet.failed(self._routing.backend, reason)
+
+    def _fail(
+        self, error: ClientError, connection: UpstreamConnection | None = None
+    ) -> None:
+        """End with an error of ours, in the form that still fits the answer."""
+        if self._relay is not None and self._answer is not None:
+            self._settle(self._answer.status, error=error.code)
+            at_boundary = connection is None or connection.at_chunk_boundary
+            self._relay.fail(error, at_boundary=at_boundary)
+            return
+        head = self._head
+        keeps_alive = head.keeps_alive() and not self._port.is_draining
+        self._settle(error.status, error=error.code)
+        self._client.write(error_answer(error, head.request_id, close=not keeps_alive))
+        self._client.finished(keep_alive=keeps_alive)
+
+    def _settle(
+        self, status: int, *, usage: Usage | None = None, error: str | None = None
+    ) -> None:
+        """Release the load and close the record; the first call counts."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        now, routing = self._port.clock(), self._routing
+        routing.settle(
+            status,
+            now,
+            duration_s=now - self._started_at,
+            ttft_s=self._ttft_s,
+            usage=usage,
+            error=error,
+        )
+        if self._trace is not None:
+            self._trace.end(
+                now,
+                status,
+                decision=routing.decision,
+                error_type=error,
+                response_id=usage.answer_id if usage else None,
+            )

@@ -1,0 +1,302 @@
+"""The connection towards an engine: one request at a time, bytes as they come.
+
+llhttp judges the framing of what passes; the bytes themselves are handed on as
+received. A connection whose engine sends more than it announced, or anything while
+idle, is closed and never used again: response smuggling ends here.
+"""
+
+import asyncio
+from typing import Protocol
+
+import httptools
+
+MAX_HEAD_BYTES = 65536
+_HOP_BY_HOP = (
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"upgrade",
+    b"trailer",
+)
+
+
+class Answer:
+    """The head of an engine's answer."""
+
+    __slots__ = ("body_until_close", "chunked", "content_type", "raw", "status")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.content_type = b""
+        self.chunked = False
+        self.body_until_close = True
+        self.raw = b""  # status line and header lines, without the blank line
+
+
+class Sink(Protocol):
+    """Who takes the bytes of an answer."""
+
+    def body(self, piece: bytes) -> None:
+        """See a piece of the body without its framing, before `data`."""
+
+    def data(self, data: bytes) -> None:
+        """Take bytes as received; called with none for a head without a body."""
+
+
+class Receiver(Protocol):
+    """Who takes an engine's answer; one exchange of the data port."""
+
+    def answer_started(self, answer: Answer) -> "Sink":
+        """Take the head; the body goes to what this returns."""
+
+    def answer_ended(self) -> None:
+        """Learn that the answer is complete."""
+
+    def answer_lost(self, reason: str) -> None:
+        """Learn that the connection failed before the answer was complete."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to a backend, kept for the next request where possible."""
+
+    __slots__ = (
+        "_answer",
+        "_at_boundary",
+        "_bodiless",
+        "_complete",
+        "_excess",
+        "_head",
+        "_headers_seen",
+        "_hop_lines",
+        "_keep_alive",
+        "_parser",
+        "_receiver",
+        "_sink",
+        "_started",
+        "is_reused",
+        "released_at",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._receiver: Receiver | None = None
+        self._sink: Sink | None = None
+        self._answer = Answer()
+        self._head = b""
+        self._bodiless = False
+        self._reset()
+        self.is_reused = False
+        self.released_at = 0.0
+
+    def _reset(self) -> None:
+        self._started = False
+        self._headers_seen = False
+        self._hop_lines = False
+        self._complete = False
+        self._excess = False
+        self._keep_alive = True
+        self._at_boundary = True
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "busy" if self._receiver else "idle"
+        return f"<UpstreamConnection {state}>"
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether the connection is of no more use."""
+        return self.transport.is_closing()
+
+    @property
+    def at_chunk_boundary(self) -> bool:
+        """Tell whether an own chunk could follow what was passed on so far."""
+        return self._at_boundary
+
+    def send(
+        self, receiver: Receiver, head: bytes, body: bytes, *, bodiless: bool = False
+    ) -> None:
+        """Send one request; its answer goes to *receiver*.
+
+        *bodiless* says that the answer has no body whatever its head announces (HEAD).
+        """
+        self._receiver = receiver
+        self._bodiless = bodiless
+        self._answer = Answer()
+        self._reset()
+        transport = self.transport
+        # One segment for small requests; no copy of the large ones.
+        if len(body) < 16384:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+
+    def abort(self) -> None:
+        """Close at once; the engine sees the client as gone."""
+        self._receiver = self._sink = None
+        self.transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading while the client does not keep up."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the answer."""
+        receiver = self._receiver
+        if receiver is None:
+            self.transport.abort()
+            return
+        if not self._started:
+            self._read_head(receiver, data)
+        elif self._feed(data) and self._sink is not None:
+            self._sink.data(data)
+        else:
+            return
+        if self._complete:
+            self._finish()
+
+    def eof_received(self) -> None:
+        """Let a body that is delimited by the close end here."""
+        if self._started and self._answer.body_until_close and self._receiver:
+            self._keep_alive = False
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report an answer that will not come, or not wholly."""
+        if self._receiver is not None:
+            self._fail("reset" if exc is not None else "closed")
+
+    # httptools callbacks
+
+    def on_message_begin(self) -> None:
+        """Notice an answer that nobody asked for."""
+        if self._complete:
+            self._excess = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note what the relay must know."""
+        key = name.lower()
+        if key == b"content-type":
+            self._answer.content_type = value
+        elif key == b"content-length":
+            self._answer.body_until_close = False
+        elif key == b"transfer-encoding":
+            self._answer.body_until_close = False
+            self._answer.chunked = True
+        elif key in _HOP_BY_HOP:
+            self._hop_lines = True
+
+    def on_headers_complete(self) -> None:
+        """Note the status."""
+        self._headers_seen = True
+        self._answer.status = self._parser.get_status_code()
+
+    def on_body(self, piece: bytes) -> None:
+        """Show a piece of the body."""
+        self._at_boundary = False
+        if self._sink is not None:
+            self._sink.body(piece)
+
+    def on_chunk_complete(self) -> None:
+        """Note that an own chunk could follow."""
+        self._at_boundary = True
+
+    def on_message_complete(self) -> None:
+        """Note the end, and whether the connection can be kept."""
+        self._complete = True
+        self._keep_alive = self._parser.should_keep_alive()
+
+    # internals
+
+    def _feed(self, data: bytes) -> bool:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail("protocol error")
+            return False
+        if self._excess:
+            self._fail("more bytes than announced")
+            return False
+        return True
+
+    def _read_head(self, receiver: Receiver, data: bytes) -> None:
+        data = self._head + data if self._head else data
+        self._head = b""
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > MAX_HEAD_BYTES:
+                    self._fail("head too large")
+                self._head = data
+                return
+            end += 4
+            if not self._feed(data[:end]):
+                return
+            if not self._headers_seen:
+                self._fail("protocol error")
+                return
+            raw, data = data[: end - 2], data[end:]
+            if self._answer.status >= 200:
+                break
+            # An interim answer (100, 103) ends here; the final one follows.
+            self._answer = Answer()
+            self._reset()
+            if not data:
+                return
+        self._start(receiver, raw, data)
+
+    def _start(self, receiver: Receiver, raw: bytes, rest: bytes) -> None:
+        self._started = True
+        answer = self._answer
+        answer.raw = _without_hop_by_hop(raw) if self._hop_lines else raw
+        if self._bodiless:
+            # llhttp would wait for the body that the head announces.
+            self._complete, self._keep_alive, rest = True, False, b""
+        if answer.status in (204, 304) or self._bodiless:
+            answer.body_until_close = False
+        self._sink = sink = receiver.answer_started(answer)
+        if not rest or self._feed(rest):
+            sink.data(rest)
+
+    def _finish(self) -> None:
+        receiver, self._receiver, self._sink = self._receiver, None, None
+        if not self._keep_alive:
+            self.transport.abort()
+        if receiver is not None:
+            receiver.answer_ended()
+
+    def _fail(self, reason: str) -> None:
+        receiver, self._receiver, self._sink = self._receiver, None, None
+        self.transport.abort()
+        if receiver is not None:
+            receiver.answer_lost(reason)
+
+
+def _without_hop_by_hop(raw: bytes) -> bytes:
+    lines = raw.split(b"\r\n")
+    named = {
+        token.strip().lower()
+        for line in lines
+        if line[:11].lower() == b"connection:"
+        for token in line[11:].split(b",")
+    }
+    return b"\r\n".join(
+        line
+        for line in lines
+        if (key := line.partition(b":")[0].lower()) not in _HOP_BY_HOP
+        and key not in named
+    )

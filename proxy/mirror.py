@@ -1,0 +1,80 @@
+"""What the view keeps of one backend beside its blocks."""
+
+from warmroute.policies.kv.capacity import Capacity
+
+_SILENT_REPORTS = 8
+
+
+class Mirror:
+    """One backend as the view sees it: identity, block size, capacity, trust.
+
+    Attributes:
+        name: The backend.
+        slot: Its place in the lists of a `Match`.
+        holder: Number of its GPU tier in the index.
+        block_size: Tokens a block of its engine.
+        source: Where its blocks come from: ``mirror``, or ``none``.
+        capacity: What it is believed to keep.
+        incarnation: Counts engine restarts; tickets of an earlier one are void.
+        in_flight: Stamps of requests whose answer has not begun.
+    """
+
+    __slots__ = (
+        "_has_hit",
+        "_num_silent",
+        "block_size",
+        "capacity",
+        "holder",
+        "in_flight",
+        "incarnation",
+        "name",
+        "slot",
+        "source",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        slot: int,
+        holder: int,
+        block_size: int,
+        source: str,
+        capacity: Capacity,
+    ) -> None:
+        self.name = name
+        self.slot = slot
+        self.holder = holder
+        self.block_size = block_size
+        self.source = source
+        self.capacity = capacity
+        self.incarnation = 0
+        self.in_flight: set[float] = set()
+        self._has_hit = False
+        self._num_silent = 0
+
+    def __repr__(self) -> str:
+        return f"<Mirror [{self.name}, source: {self.source}, {self.capacity!r}]>"
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether its blocks count in a match.
+
+        An engine that reports no cached token for 8 promised prompts in a row, and
+        never reported any, has its cache off.
+        """
+        return self.source != "none" and self._num_silent < _SILENT_REPORTS
+
+    def hear(self, cached_tokens: int, predicted_tokens: int) -> None:
+        """Take in one report of cached tokens, for or against the cache being on."""
+        if cached_tokens:
+            self._has_hit, self._num_silent = True, 0
+        elif predicted_tokens and not self._has_hit:
+            self._num_silent += 1
+
+    def restart(self) -> None:
+        """Begin a new incarnation: the engine came back with nothing."""
+        self.incarnation += 1
+        self.in_flight = set()
+        self._has_hit = False
+        self._num_silent = 0
+        self.capacity = Capacity(self.capacity.told)

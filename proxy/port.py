@@ -1,0 +1,284 @@
+"""The data port: its listener, its connections, its timers."""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from warmroute.policies.errors import ClientError
+from warmroute.proxy.backend import Backend
+from warmroute.proxy.config import Config
+from warmroute.proxy.fleet import Fleet
+from warmroute.proxy.forward import Exchange
+from warmroute.proxy.http.head import RequestHead
+from warmroute.proxy.http.inbound import ClientConnection, Work
+from warmroute.proxy.http.outbound import UpstreamConnection
+from warmroute.proxy.http.pool import ConnectionPool
+from warmroute.proxy.http.reply import answer, error_answer
+from warmroute.proxy.ledger import Ledger
+from warmroute.proxy.outgoing import Outgoing
+from warmroute.proxy.own import OwnPaths, ReadyAnswer
+from warmroute.proxy.request_trace import RequestTrace
+from warmroute.proxy.router import Router, Routing
+from warmroute.proxy.telemetry import Tracer
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_S = 0.25
+_BACKLOG = 4096
+
+
+class Limits(NamedTuple):
+    """What the reading side needs of limits and timeouts."""
+
+    head_bytes: int
+    headers: int
+    body_bytes: int
+    header_s: float
+    body_s: float
+    keep_alive_s: float
+
+
+class DataPort:
+    """Accept clients, and give each request to an exchange.
+
+    One sweep four times a second serves every timeout of every connection, so a
+    request costs no timer.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        fleet: Fleet,
+        router: Router,
+        ledger: Ledger,
+        tracer: Tracer | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.fleet = fleet
+        self.router = router
+        self.ledger = ledger
+        self.tracer = tracer
+        self.clock = clock
+        self.is_draining = False
+        self.own = OwnPaths(fleet)
+        self.configure(config)
+        self._connections: set[ClientConnection] = set()
+        self._pools: dict[Backend, ConnectionPool] = {}
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<DataPort {len(self._connections)} connections>"
+
+    def configure(self, config: Config) -> None:
+        """Take over limits and timeouts, at start and on reload."""
+        limits, timeouts = config.limits, config.timeouts
+        self.timeouts = timeouts
+        self.read_limits = Limits(
+            limits.head_bytes,
+            limits.headers,
+            limits.body_bytes,
+            timeouts.header_s,
+            timeouts.body_s,
+            timeouts.keep_alive_s,
+        )
+        self._max_connections = limits.connections
+        self.scheme = b"https" if config.tls is not None else b"http"
+        self.injects_usage = config.truth.usage == "inject"
+        self.retry_attempts = config.retry.attempts
+        self._strip(config.headers.strip)
+
+    def _strip(self, patterns: list[str]) -> None:
+        names = [pattern.lower().encode() for pattern in patterns]
+        exact = frozenset(name for name in names if not name.endswith(b"*"))
+        self._stripped_prefixes = tuple(n[:-1] for n in names if n.endswith(b"*"))
+        self._stripped = exact
+        self._stripped_traced = exact | {b"traceparent"}
+
+    # lifecycle
+
+    async def start(
+        self, host: str, port: int, tls: ssl.SSLContext | None
+    ) -> tuple[str, int]:
+        """Listen; returns the address, with the real port where 0 was asked."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self), host, port, ssl=tls, backlog=_BACKLOG
+        )
+        self._sweep()
+        address = self._server.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def refuse_new(self) -> None:
+        """Answer no more requests on kept connections, and accept no others."""
+        self.is_draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.drain()
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until no client is left; False if some were when time ran out."""
+        if self._connections:
+            self._empty.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._empty.wait()
+            except TimeoutError:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Tell the clients that are left, and close everything."""
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self._connections):
+            connection.shut_down()
+        for pool in self._pools.values():
+            pool.close()
+
+    def _sweep(self) -> None:
+        now = self.clock()
+        for connection in [one for one in self._connections if one.deadline < now]:
+            try:
+                connection.expire()
+            except Exception:
+                logger.exception("sweep_failed")
+        for pool in self._pools.values():
+            pool.sweep(now)
+        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+    # what connections ask
+
+    def opened(self, connection: ClientConnection) -> bool:
+        """Count a new connection; False when there are too many."""
+        self._connections.add(connection)
+        return len(self._connections) <= self._max_connections
+
+    def closed(self, connection: ClientConnection) -> None:
+        """Forget a connection."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def refused(self, error: ClientError) -> None:
+        """Count a request that was answered without a backend."""
+        self.ledger.rejected(error.code)
+
+    def work(
+        self, connection: ClientConnection, head: RequestHead, body: bytes
+    ) -> Work:
+        """Make the work that answers a request."""
+        own = self.own.answer(head)
+        if own is not None:
+            keeps_alive = head.keeps_alive()
+            reply = answer(
+                *own,
+                head.request_id,
+                close=not keeps_alive,
+                bodiless=head.method == b"HEAD",
+            )
+            return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
+        now = self.clock()
+        trace = None
+        if self.tracer is not None:
+            trace = self.tracer.start_server(head, now, connection.peer)
+        try:
+            return self._exchange(connection, head, body, trace, now)
+        except ClientError as error:
+            return self._refusal(connection, head, error, trace)
+        except Exception:
+            logger.exception(
+                "request_broke", extra={"request_id": head.request_id.decode()}
+            )
+            error = ClientError(500, "internal_error", "the proxy failed; see its log")
+            return self._refusal(connection, head, error, trace)
+
+    def _exchange(
+        self,
+        connection: ClientConnection,
+        head: RequestHead,
+        body: bytes,
+        trace: RequestTrace | None,
+        now: float,
+    ) -> Exchange:
+        fields = head.fields
+        prompt = self.router.prompts.read(
+            head.path,
+            fields.get(b"content-type", b""),
+            fields.get(b"content-encoding", b""),
+            body,
+        )
+        outgoing = Outgoing(
+            head,
+            body,
+            connection.peer,
+            self.scheme,
+            self._stripped if trace is None else self._stripped_traced,
+            self._stripped_prefixes,
+            self.injects_usage and prompt.can_inject_usage,
+        )
+        routing = self.router.route(head, prompt, now)
+        if trace is not None:
+            trace.route(
+                routing.decision,
+                now,
+                self.clock(),
+                block_size=routing.backend.block_size,
+            )
+        return Exchange(self, connection, head, outgoing, routing, trace, now)
+
+    def _refusal(
+        self,
+        connection: ClientConnection,
+        head: RequestHead,
+        error: ClientError,
+        trace: RequestTrace | None,
+    ) -> ReadyAnswer:
+        self.refused(error)
+        if trace is not None:
+            trace.end(self.clock(), error.status, error_type=error.code)
+        keeps_alive = head.keeps_alive()
+        reply = error_answer(error, head.request_id, close=not keeps_alive)
+        return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
+
+    # what exchanges ask
+
+    def pool(self, backend: Backend) -> ConnectionPool:
+        """Return the kept connections of *backend*."""
+        pool = self._pools.get(backend)
+        if pool is None:
+            pool = self._pools[backend] = ConnectionPool(self.timeouts.pool_idle_s)
+        return pool
+
+    def forget(self, backend: Backend) -> None:
+        """Close the kept connections of a backend that was removed."""
+        pool = self._pools.pop(backend, None)
+        if pool is not None:
+            pool.close()
+
+    async def connect(self, backend: Backend) -> UpstreamConnection:
+        """Open a connection to *backend*.
+
+        Raises:
+            OSError: Nobody listens there, or TLS failed.
+        """
+        _, connection = await asyncio.get_running_loop().create_connection(
+            UpstreamConnection,
+            backend.host,
+            backend.port,
+            ssl=backend.ssl,
+            server_hostname=backend.host if backend.ssl is not None else None,
+        )
+        return connection
+
+    def abandoned(self, routing: Routing) -> None:
+        """Abort by id too, where closing the socket is not enough (SGLang, n > 1)."""
+        if routing.abort_id is not None:
+            self.fleet.abort(routing.backend, routing.abort_id)

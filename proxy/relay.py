@@ -1,0 +1,129 @@
+"""An engine's answer on its way to the client: its head, its bytes, its tokens."""
+
+from collections.abc import Callable
+
+from warmroute.policies.errors import ClientError
+from warmroute.proxy.http.head import RequestHead
+from warmroute.proxy.http.inbound import ClientConnection
+from warmroute.proxy.http.outbound import Answer
+from warmroute.proxy.http.reframe import Reframer, without_transfer_encoding
+from warmroute.proxy.http.reply import error_event
+from warmroute.proxy.http.splice import UsageFilter
+from warmroute.proxy.http.watch import AnswerWatch, StreamWatch, Usage
+
+
+class Relay:
+    """Pass one answer on, and note when its tokens come.
+
+    Args:
+        client: Who gets it.
+        head: The request that it answers.
+        answer: The engine's head.
+        clock: Monotonic seconds.
+        idle_s: How long neither side may stand still.
+        extra_lines: Header lines to add.
+        keeps_alive: Whether the client's connection may stay open after it.
+        hides_usage: Whether the usage event of a stream is ours alone.
+        first_token: Told when the first token comes.
+        next_token: Told the gap, in seconds, before each further one.
+    """
+
+    __slots__ = (
+        *("_answer", "_client", "_clock", "_first_token", "_idle_s", "_next_token"),
+        *("_pending", "_reframer", "_token_at", "_watch", "keeps_alive"),
+    )
+
+    def __init__(
+        self,
+        client: ClientConnection,
+        head: RequestHead,
+        answer: Answer,
+        clock: Callable[[], float],
+        idle_s: float,
+        extra_lines: bytes,
+        keeps_alive: bool,
+        hides_usage: bool,
+        first_token: Callable[[float], None],
+        next_token: Callable[[float], None],
+    ) -> None:
+        self._client = client
+        self._answer = answer
+        self._clock = clock
+        self._idle_s = idle_s
+        self._first_token = first_token
+        self._next_token = next_token
+        self._token_at: float | None = None
+        self._watch: AnswerWatch | StreamWatch | None = None
+        is_stream = answer.content_type.startswith(b"text/event-stream")
+        if is_stream:
+            self._watch = StreamWatch()
+        elif answer.content_type.startswith(b"application/json"):
+            self._watch = AnswerWatch()
+        is_old = head.version == "1.0"
+        if answer.body_until_close or (is_old and answer.chunked):
+            keeps_alive = False
+        self.keeps_alive = keeps_alive
+        self._reframer = _reframer(answer, is_old, hides_usage and is_stream)
+        raw = answer.raw
+        if is_old and answer.chunked:
+            raw = without_transfer_encoding(raw)
+        lines = extra_lines
+        if is_stream:
+            lines += b"x-accel-buffering: no\r\n"
+        if not keeps_alive:
+            lines += b"connection: close\r\n"
+        elif is_old:
+            lines += b"connection: keep-alive\r\n"
+        self._pending = b"%b%b\r\n" % (raw, lines)
+
+    def body(self, piece: bytes) -> None:
+        """See a piece of the body without its framing, before `data`."""
+        watch = self._watch
+        if watch is not None and watch.feed(piece):
+            now = self._clock()
+            if self._token_at is None:
+                self._first_token(now)
+            else:
+                self._next_token(now - self._token_at)
+            self._token_at = now
+        if self._reframer is not None:
+            self._reframer.feed(piece)
+
+    def data(self, data: bytes) -> None:
+        """Pass bytes on, framing included, exactly as received."""
+        client = self._client
+        if self._reframer is not None:
+            data = self._reframer.take()
+        if self._pending:
+            data = self._pending + data
+            self._pending = b""
+        if data:
+            client.write(data)
+        client.deadline = self._clock() + self._idle_s
+
+    def end(self) -> Usage | None:
+        """End the body; returns what the answer reported."""
+        if self._reframer is not None:
+            self._client.write(self._reframer.end())
+        return self._watch.usage() if self._watch is not None else None
+
+    def fail(self, error: ClientError, *, at_boundary: bool) -> None:
+        """End a stream with an error event; cut what has no place for one."""
+        answer = self._answer
+        is_stream = isinstance(self._watch, StreamWatch)
+        chunked = answer.chunked if self._reframer is None else self._reframer.chunked
+        fits = self._reframer is not None or (chunked and at_boundary)
+        if is_stream and (fits or answer.body_until_close):
+            self._client.write(self._pending + error_event(error, chunked=chunked))
+            self._client.finished(keep_alive=False)
+        else:
+            self._client.abort()
+
+
+def _reframer(answer: Answer, is_old: bool, hides_usage: bool) -> Reframer | None:
+    usage_filter = UsageFilter() if hides_usage else None
+    if is_old and answer.chunked:
+        return Reframer(chunked=False, usage_filter=usage_filter)
+    if usage_filter and (answer.chunked or answer.body_until_close):
+        return Reframer(chunked=answer.chunked, usage_filter=usage_filter)
+    return None

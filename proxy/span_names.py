@@ -1,0 +1,68 @@
+"""Names of span attributes: the one place that knows the conventions.
+
+HTTP names are stable OpenTelemetry semantic conventions (1.44); ``gen_ai``
+names are still in development there, so they are spelled here and not imported.
+"""
+
+ROUTE_SPAN = "warmroute.route"
+
+HTTP_METHOD = "http.request.method"
+HTTP_METHOD_ORIGINAL = "http.request.method_original"
+HTTP_ROUTE = "http.route"
+HTTP_STATUS = "http.response.status_code"
+HTTP_RESEND = "http.request.resend_count"
+URL_PATH = "url.path"
+URL_SCHEME = "url.scheme"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
+CLIENT_ADDRESS = "client.address"
+PROTOCOL_VERSION = "network.protocol.version"
+USER_AGENT = "user_agent.original"
+ERROR_TYPE = "error.type"
+
+REQUEST_ID = "warmroute.request_id"
+POLICY = "warmroute.policy"
+CANDIDATES = "warmroute.candidates"
+BACKEND = "warmroute.backend"
+REASON = "warmroute.reason"
+GRADE = "warmroute.grade"
+BLOCK_SIZE = "warmroute.block_size"
+PROMPT_BLOCKS = "warmroute.prompt.blocks"
+MATCHED_BLOCKS = "warmroute.prefix.matched_blocks"
+BEST_MATCHED_BLOCKS = "warmroute.prefix.best_matched_blocks"
+SCORE = "warmroute.score"
+PREDICTED_TOKENS = "warmroute.predicted_cached_tokens"
+PREDICTION_ERROR = "warmroute.prediction_error_tokens"
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+REQUEST_STREAM = "gen_ai.request.stream"
+REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_ID = "gen_ai.response.id"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+FIRST_CHUNK_S = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+CONVERSATION = "gen_ai.conversation.id"
+
+ROUTES = frozenset(
+    {
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses"),
+        *("/v1/embeddings", "/v1/messages", "/v1/models", "/v1/rerank", "/v1/score"),
+        *("/rerank", "/score", "/generate", "/tokenize", "/detokenize", "/health"),
+    }
+)
+METHODS = frozenset(
+    {"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
+)
+OPERATIONS = {
+    "chat": "chat",
+    "messages": "chat",
+    "responses": "chat",
+    "completions": "text_completion",
+    "generate": "text_completion",
+    "embeddings": "embeddings",
+}

@@ -1,0 +1,93 @@
+"""The classes of prompt tokens: what was served, and what was paid twice."""
+
+from typing import NamedTuple
+
+
+class TokenClasses(NamedTuple):
+    """Prompt tokens by class; the classes sum to the prompt's tokens."""
+
+    hit: int
+    cold: int
+    evicted: int
+    elsewhere: int
+    unpredicted: int
+
+    @property
+    def prompt(self) -> int:
+        """Return the number of prompt tokens."""
+        return sum(self)
+
+    @property
+    def paid_twice(self) -> int:
+        """Return the tokens whose prefill is paid for a second time."""
+        return self.evicted + self.elsewhere + self.unpredicted
+
+
+def classify(
+    prompt: int, cached: int, predicted: int, best: int, seen: int
+) -> TokenClasses:
+    """Put every prompt token into one class.
+
+    Claims are taken in order of how well they are known: the engine's report
+    (*cached*), the view's promise here (*predicted*), the best promise of any
+    candidate (*best*), and what the fleet ever saw (*seen*). Each claim beyond
+    the longest one before it is a class; what no claim reaches is cold.
+    Claims above *prompt* or below zero are clamped.
+    """
+    if prompt <= 0:
+        return _NOTHING
+    reach = hit = 0 if cached < 0 else cached if cached < prompt else prompt
+    unpredicted = elsewhere = evicted = 0
+    if predicted > reach:
+        unpredicted = (predicted if predicted < prompt else prompt) - reach
+        reach += unpredicted
+    if best > reach:
+        elsewhere = (best if best < prompt else prompt) - reach
+        reach += elsewhere
+    if seen > reach:
+        evicted = (seen if seen < prompt else prompt) - reach
+        reach += evicted
+    return TokenClasses(hit, prompt - reach, evicted, elsewhere, unpredicted)
+
+
+_NOTHING = TokenClasses(0, 0, 0, 0, 0)
+
+
+class TokenTotals:
+    """Sums of the token classes over requests."""
+
+    __slots__ = (*TokenClasses._fields,)
+
+    hit: int
+    cold: int
+    evicted: int
+    elsewhere: int
+    unpredicted: int
+
+    def __init__(self) -> None:
+        self.hit = self.cold = self.evicted = self.elsewhere = self.unpredicted = 0
+
+    def add(self, classes: TokenClasses) -> None:
+        """Add one request's *classes*."""
+        hit, cold, evicted, elsewhere, unpredicted = classes
+        self.hit += hit
+        self.cold += cold
+        self.evicted += evicted
+        self.elsewhere += elsewhere
+        self.unpredicted += unpredicted
+
+    def snapshot(self) -> TokenClasses:
+        """Return the sums as they stand."""
+        return TokenClasses(
+            self.hit, self.cold, self.evicted, self.elsewhere, self.unpredicted
+        )
+
+    @property
+    def paid_twice_ratio(self) -> float:
+        """Return paid-twice tokens over prompt tokens, 0.0 before any."""
+        sums = self.snapshot()
+        return sums.paid_twice / sums.prompt if sums.prompt else 0.0
+
+    def __repr__(self) -> str:
+        sums = ", ".join(f"{k}={v}" for k, v in self.snapshot()._asdict().items())
+        return f"<TokenTotals {sums}>"

@@ -1,0 +1,162 @@
+"""Print what the prefix index, the hashes and the view cost, in microseconds.
+
+    python tests/bench/index.py
+
+The best of several short runs of CPU time on one core. Figures of different machines
+do not compare; the last column, which is over one xxh3-64 of 64 bytes in a Python
+loop on the same machine, nearly does.
+"""
+
+import gc
+import time
+import tracemalloc
+from array import array
+from collections.abc import Callable, Iterator
+
+from xxhash import xxh3_64_intdigest
+
+from warmroute.policies.kv.blocks import hash_text, hash_tokens, root_hash
+from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.seen import SeenBlocks
+from warmroute.policies.routing.base import Candidate
+from warmroute.proxy.prompt import Piece, Prompt
+from warmroute.proxy.view import View
+
+LONG = 2_048
+
+
+def measure_us(call: Callable[[], object], number: int, repeat: int = 7) -> float:
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.process_time_ns()
+        for _ in range(number):
+            call()
+        best = min(best, (time.process_time_ns() - start) / number)
+    return best / 1_000
+
+
+def unit_us() -> float:
+    content, seed = bytes(64), 0
+
+    def loop() -> None:
+        last = seed
+        for _ in range(1_000):
+            last = xxh3_64_intdigest(content, last)
+
+    return measure_us(loop, 5) / 1_000
+
+
+def chain(seed: int, length: int) -> list[int]:
+    return hash_text(bytes(256 * length), seed)
+
+
+def fleet(num_backends: int, num_lengths: int) -> PrefixIndex:
+    index = PrefixIndex()
+    hashes = chain(1, LONG)
+    for number in range(num_backends):
+        holder = index.add_holder(f"b{number}")
+        share = (number % num_lengths + 1) * LONG // num_lengths
+        index.insert(holder, hashes[:share], 16, float(number))
+    return index
+
+
+def prompt_of(num_bytes: int) -> Prompt:
+    piece = Piece(
+        num_bytes // 4, root_hash("m", grade="estimated"), None, bytes(num_bytes)
+    )
+    return Prompt("chat", "m", "estimated", (piece,), num_bytes // 4)
+
+
+def hashes_rows() -> Iterator[tuple[str, float]]:
+    tokens = array("I", range(16 * LONG))
+    text = bytes(256 * LONG)
+    yield (
+        "hash 2,048 blocks of tokens",
+        measure_us(lambda: hash_tokens(tokens, 16, 1), 20),
+    )
+    yield "hash 2,048 blocks of text", measure_us(lambda: hash_text(text, 1), 20)
+    seen, hashes = SeenBlocks(), chain(1, LONG)
+    seen.add(hashes)
+    yield (
+        "prefix_seen of 2,048 blocks",
+        measure_us(lambda: seen.prefix_seen(hashes), 500),
+    )
+
+
+def index_rows() -> Iterator[tuple[str, float]]:
+    hashes = chain(1, LONG)
+    for num_backends, num_lengths in ((8, 1), (64, 1), (64, 64), (512, 64)):
+        index = fleet(num_backends, num_lengths)
+        label = f"match 2,048 blocks, {num_backends} backends, {num_lengths} runs"
+        yield label, measure_us(lambda index=index: index.match(hashes), 100)
+    index = fleet(1, 1)
+    stamps = iter(range(10**9))
+    yield (
+        "insert 2,048 blocks, all there",
+        measure_us(lambda: index.insert(0, hashes, 16, float(next(stamps))), 500),
+    )
+    fresh = iter([chain(seed, LONG) for seed in range(2, 72)])
+    yield (
+        "insert of a new block, in 2,048",
+        measure_us(lambda: index.insert(0, next(fresh), 16, float(next(stamps))), 10)
+        / LONG,
+    )
+    events = iter([chain(seed, 64) for seed in range(100, 2_900)])
+    yield (
+        "store of a block, 64 an event",
+        measure_us(lambda: index.store(0, None, next(events), 16, 1e9), 400) / 64,
+    )
+
+
+def view_rows() -> Iterator[tuple[str, float]]:
+    for num_backends in (8, 64):
+        view = View(PrefixIndex())
+        candidates = [Candidate(f"b{number}") for number in range(num_backends)]
+        for candidate in candidates:
+            view.add_backend(candidate.name, capacity_tokens=10**6)
+        for num_bytes in (1_024, 32_768):
+            prompt = prompt_of(num_bytes)
+
+            def request(prompt: Prompt = prompt, view: View = view) -> None:
+                lookup = view.match(prompt, candidates, 4.0, 1.0)
+                ticket = view.dispatched(lookup, "b3", 1.0)
+                view.confirmed(ticket, 1.0)
+                view.realised(ticket, 0, 1.0)
+
+            request()
+            label = f"view: a request of {num_bytes:,} bytes, {num_backends} backends"
+            yield label, measure_us(request, 300)
+
+
+def bytes_a_block(num_blocks: int, length: int, by_hash: bool) -> float:
+    index = PrefixIndex()
+    holder = index.add_holder("a")
+    gc.collect()
+    tracemalloc.start()
+    for seed in range(num_blocks // length):
+        if by_hash:
+            index.store(holder, None, chain(seed, length), 16, float(seed))
+        else:
+            index.insert(holder, chain(seed, length), 16, float(seed))
+    gc.collect()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return grown / index.num_blocks
+
+
+def main() -> None:
+    unit = unit_us()
+    print(f"{'':50}{'us':>10}{'ratio':>10}")
+    for rows in (hashes_rows, index_rows, view_rows):
+        for label, taken in rows():
+            print(f"{label:50}{taken:10.3f}{taken / unit:10.1f}")
+    for length in (4, 64, LONG):
+        sent = bytes_a_block(60_000, length, by_hash=False)
+        told = bytes_a_block(60_000, length, by_hash=True)
+        print(
+            f"bytes a block in runs of {length:5}: sent {sent:6.1f}, announced {told:6.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

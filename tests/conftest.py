@@ -1,0 +1,49 @@
+"""Fixtures that several suites share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conformance.raw_engine import RawEngine, Script
+from conformance.rig import Rig, StartRig
+
+from warmroute.proxy.app import App
+from warmroute.proxy.config import load_config
+
+
+@pytest.fixture
+async def start_rig(tmp_path: Path) -> AsyncIterator[StartRig]:
+    """Start a proxy in front of one engine for each script."""
+    rigs: list[Rig] = []
+
+    async def start(*scripts: Script, **config: Any) -> Rig:
+        engines = [await RawEngine(script).start() for script in scripts]
+        settings = {
+            "listen": "127.0.0.1:0",
+            "admin": "off",
+            "policy": "least_requests",
+            "health": {"interval_s": 0.2, "timeout_s": 1},
+            "backends": [
+                {"name": f"b{at}", "url": engine.url, "engine": "openai"}
+                for at, engine in enumerate(engines)
+            ],
+            **config,
+        }
+        path = tmp_path / f"config{len(rigs)}.yaml"
+        path.write_text(yaml.safe_dump(settings))
+
+        def load() -> Any:
+            return load_config(path, {})
+
+        rig = Rig(App(load(), load), engines)
+        rigs.append(rig)
+        await rig.app.start()
+        if engines:
+            await rig.all_up()
+        return rig
+
+    yield start
+    for rig in rigs:
+        await rig.close()

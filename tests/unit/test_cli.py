@@ -1,0 +1,166 @@
+"""The command line: what is printed where, and the exit codes."""
+
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmroute.policies.errors import BackendUnavailable
+from warmroute.proxy.cli import build_parser, main
+from warmroute.proxy.config import Config
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", {})
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text("backends: [http://a, http://b]\npolicy: session\n")
+    return path
+
+
+class FakeApp(types.ModuleType):
+    """Stands in for the composition root and keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__("warmroute.proxy.app")
+        self.config: Config | None = None
+        self.error: Exception | None = None
+
+    def run(self, config: Config, load: Callable[[], Config]) -> int:
+        if self.error:
+            raise self.error
+        assert load() == config
+        self.config = config
+        return 0
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
+    fake = FakeApp()
+    monkeypatch.setitem(sys.modules, "warmroute.proxy.app", fake)
+    return fake
+
+
+class TestServe:
+    def test_runs_the_file_with_flags_on_top(
+        self, config_file: Path, app: FakeApp
+    ) -> None:
+        arguments = ["serve", "-c", str(config_file), "--listen", ":0"]
+        assert main([*arguments, "--admin", "off", "--log-level", "debug"]) == 0
+        assert app.config is not None
+        assert (str(app.config.listen), app.config.admin) == (":0", None)
+        assert app.config.log.level == "debug"
+
+    def test_runs_urls_without_a_file(self, app: FakeApp) -> None:
+        assert main(["serve", "http://a:1", "http://b:2"]) == 0
+        assert app.config is not None
+        assert [backend.name for backend in app.config.backends] == ["a:1", "b:2"]
+
+    def test_runs_backends_of_the_environment(
+        self, app: FakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        variables = {"WARMROUTE_BACKENDS__0__URL": "http://a"}
+        monkeypatch.setattr("os.environ", variables)
+        assert main(["serve"]) == 0
+        assert app.config is not None
+        assert app.config.backends[0].name == "a"
+
+    def test_failure_is_1_with_a_line(self, app: FakeApp, capsys: Capture) -> None:
+        app.error = BackendUnavailable("nobody there")
+        assert main(["serve", "http://a"]) == 1
+        assert capsys.readouterr().err == "warmroute: nobody there\n"
+
+
+class TestCheckConfig:
+    def test_good_file_is_0_with_a_line(
+        self, config_file: Path, capsys: Capture
+    ) -> None:
+        assert main(["serve", "-c", str(config_file), "--check-config"]) == 0
+        assert capsys.readouterr().out == (
+            f"{config_file}: ok (2 backends, policy session)\n"
+        )
+
+    def test_bad_file_is_2_with_its_problems_on_stderr(
+        self, config_file: Path, capsys: Capture
+    ) -> None:
+        config_file.write_text("backends: [{url: http://a, engine: vlm}]\nlisten: x\n")
+        assert main(["serve", "-c", str(config_file), "--check-config"]) == 2
+        printed = capsys.readouterr()
+        lines = printed.err.splitlines()
+        assert printed.out == ""
+        assert [line.split(": ")[0] for line in lines] == [
+            f"{config_file}:1",
+            f"{config_file}:2",
+        ]
+
+    def test_missing_file_is_2(self, tmp_path: Path, capsys: Capture) -> None:
+        assert main(["serve", "-c", str(tmp_path / "no.yaml")]) == 2
+        assert "cannot be read: no such file" in capsys.readouterr().err
+
+    def test_urls_can_be_checked(self, capsys: Capture) -> None:
+        assert main(["serve", "http://a", "--check-config"]) == 0
+        assert "ok (1 backend, policy expected_ttft)" in capsys.readouterr().out
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["serve"],
+            ["serve", "-c", "x.yaml", "http://a"],
+            ["serve", "--frob"],
+            ["frob"],
+        ],
+    )
+    def test_bad_usage_is_2(self, arguments: list[str], capsys: Capture) -> None:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+        assert "usage: warmroute" in capsys.readouterr().err
+
+    def test_no_command_is_2_with_the_help(self, capsys: Capture) -> None:
+        assert main([]) == 2
+        assert "usage: warmroute" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("command", [[], ["serve"], ["schema"]])
+    def test_help_shows_an_example(self, command: list[str], capsys: Capture) -> None:
+        with pytest.raises(SystemExit) as caught:
+            build_parser().parse_args([*command, "--help"])
+        assert caught.value.code == 0
+        example = " ".join(["  warmroute", *(command or ["serve"])])
+        assert example in capsys.readouterr().out.partition("examples:")[2]
+
+    def test_version(self, capsys: Capture) -> None:
+        with pytest.raises(SystemExit):
+            main(["--version"])
+        assert capsys.readouterr().out.startswith("warmroute 0.")
+
+    def test_help_imports_nothing_heavy(self) -> None:
+        code = (
+            "import sys, warmroute.proxy.cli as cli; cli.build_parser(); "
+            "print([m for m in ('aiohttp', 'pydantic', 'yaml') if m in sys.modules])"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert result.stdout == "[]\n"
+
+
+class TestSchema:
+    def test_prints_json(self, capsys: Capture) -> None:
+        assert main(["schema"]) == 0
+        assert "$defs" in json.loads(capsys.readouterr().out)
+
+    def test_prints_markdown(self, capsys: Capture) -> None:
+        assert main(["schema", "--markdown"]) == 0
+        assert capsys.readouterr().out.startswith("# Configuration\n")
