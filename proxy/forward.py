@@ -6,6 +6,7 @@ which releases the load exactly once.
 """
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from warmroute.policies.errors import ClientError
@@ -21,6 +22,8 @@ from warmroute.proxy.request_trace import RequestTrace
 if TYPE_CHECKING:
     from warmroute.proxy.port import DataPort
     from warmroute.proxy.router import Routing
+
+logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
 
@@ -140,7 +143,12 @@ class Exchange:
             self._retry(reason)
             return
         self._connecting = None
-        self._send(connection, self._port.clock())
+        try:
+            self._send(connection, self._port.clock())
+        except Exception:
+            connection.abort()
+            logger.exception("request_broke")
+            self._fail(ClientError(500, "internal_error", "see the proxy's log"))
 
     def _send(self, connection: UpstreamConnection, now: float) -> None:
         routing, outgoing = self._routing, self._outgoing
@@ -189,8 +197,6 @@ class Exchange:
         routing.confirmed(port.clock())
         if answer.status >= 500:
             self._blame(f"status {answer.status}")
-        elif answer.status < 400:
-            port.fleet.progressed(routing.backend)
         lines = b"x-request-id: %b\r\n" % head.request_id
         if head.explain:
             lines += routing.explain_lines()
@@ -205,6 +211,7 @@ class Exchange:
             self._outgoing.asks_usage,
             self._first_token,
             routing.next_token,
+            self._progressed,
         )
         return self._relay
 
@@ -213,6 +220,10 @@ class Exchange:
         self._routing.first_token(now)
         if self._trace is not None:
             self._trace.first_token(now)
+
+    def _progressed(self) -> None:
+        if self._answer is not None and self._answer.status < 400:
+            self._port.fleet.progressed(self._routing.backend)
 
     def answer_ended(self) -> None:
         """Give the connection back, then settle."""

@@ -42,8 +42,8 @@ class Lookup:
         mirrors: The view of each candidate; None where there is none.
         matched: Cached tokens in all tiers, whole engine blocks, at most n-1.
         gpu: Those on the GPU.
-        host: Those beyond, there or in host memory.
-        disk: Those beyond, in any tier; the three add up to *matched*.
+        host: Those beyond, there or in host memory; empty when nobody has tiers.
+        disk: Those beyond, in any tier; likewise. The three add up to *matched*.
         pieces: The chains of each piece, by block size; 0 stands for text.
         bytes_per_token: Of the model, as it was at the lookup.
     """
@@ -58,13 +58,15 @@ class Lookup:
         "pieces",
     )
 
-    def __init__(self, mirrors: list[Mirror | None], bytes_per_token: float) -> None:
+    def __init__(
+        self, mirrors: list[Mirror | None], bytes_per_token: float, has_tiers: bool
+    ) -> None:
         self.mirrors = mirrors
         self.bytes_per_token = bytes_per_token
         self.matched = [0] * len(mirrors)
-        self.gpu = self.matched.copy()
-        self.host = self.matched.copy()
-        self.disk = self.matched.copy()
+        self.gpu = self.matched.copy() if has_tiers else self.matched
+        self.host = self.matched.copy() if has_tiers else []
+        self.disk = self.host.copy()
         self.pieces: list[dict[int, Chain]] = []
 
     def __repr__(self) -> str:
@@ -74,17 +76,11 @@ class Lookup:
         """Match one more piece and add what it finds to the candidates' tokens."""
         chains: dict[int, Chain] = {}
         self.pieces.append(chains)
-        matches: dict[int, Match] = {}
-        for at, mirror in enumerate(self.mirrors):
-            if mirror is None:
-                continue
-            size = _TEXT if piece.tokens is None else mirror.block_size
-            match = matches.get(size)
-            if match is None:
-                chain = chains[size] = self._chain(piece, size)
-                match = matches[size] = index.match(chain.hashes)
-            if match.depth and mirror.is_believed:
-                self._count(at, mirror, match, piece)
+        if piece.tokens is None:
+            self._find(index, piece, _TEXT, chains)
+        else:
+            for size in {one.block_size for one in self.mirrors if one is not None}:
+                self._find(index, piece, size, chains)
 
     def chains(self, at: int) -> list[Chain]:
         """Return the chain of each piece in the block size of candidate *at*."""
@@ -108,6 +104,23 @@ class Lookup:
         block_tokens = max(1, round(TEXT_BLOCK_BYTES / self.bytes_per_token))
         return Chain(hash_text(text, piece.root), block_tokens, piece.num_tokens)
 
+    def _find(
+        self, index: PrefixIndex, piece: Piece, size: int, chains: dict[int, Chain]
+    ) -> None:
+        chain = chains[size] = self._chain(piece, size)
+        match = index.match(chain.hashes)
+        if not match.depth:
+            return
+        gpu, has_tiers = match.gpu, match.host is not None
+        for at, mirror in enumerate(self.mirrors):
+            if (
+                mirror is not None
+                and (gpu[mirror.slot] or has_tiers)
+                and mirror.is_believed
+                and size in (_TEXT, mirror.block_size)
+            ):
+                self._count(at, mirror, match, piece)
+
     def _count(self, at: int, mirror: Mirror, match: Match, piece: Piece) -> None:
         slot, size = mirror.slot, mirror.block_size
         most = (piece.num_tokens - 1) // size * size
@@ -118,15 +131,16 @@ class Lookup:
         if piece.tokens is None:
             unit = TEXT_BLOCK_BYTES / self.bytes_per_token
         blocks = match.gpu[slot]
-        gpu = total = min(int(blocks * unit) // size * size, most)
-        if match.host is not None and match.disk is not None:
-            blocks += match.host[slot]
-            upper = min(int(blocks * unit) // size * size, most)
-            blocks += match.disk[slot]
-            total = min(int(blocks * unit) // size * size, most)
-            self.host[at] += upper - gpu
-            self.disk[at] += total - upper
+        gpu = min(int(blocks * unit) // size * size, most)
         self.gpu[at] += gpu
+        if match.host is None or match.disk is None:
+            return
+        blocks += match.host[slot]
+        upper = min(int(blocks * unit) // size * size, most)
+        blocks += match.disk[slot]
+        total = min(int(blocks * unit) // size * size, most)
+        self.host[at] += upper - gpu
+        self.disk[at] += total - upper
         self.matched[at] += total
 
 
@@ -159,13 +173,15 @@ class Ticket:
     )
 
     def __init__(self, lookup: Lookup, name: str, stamp: float) -> None:
-        at = next(
-            (at for at, one in enumerate(lookup.mirrors) if one and one.name == name),
-            None,
-        )
-        self.mirror = None if at is None else lookup.mirrors[at]
-        self.chains = [] if at is None else lookup.chains(at)
-        self.predicted_tokens = 0 if at is None else lookup.matched[at]
+        self.mirror: Mirror | None = None
+        self.chains: list[Chain] = []
+        self.predicted_tokens = 0
+        for at, mirror in enumerate(lookup.mirrors):
+            if mirror is not None and mirror.name == name:
+                self.mirror = mirror
+                self.chains = lookup.chains(at)
+                self.predicted_tokens = lookup.matched[at]
+                break
         self.entered = self.stamp = stamp
         self.held: list[int] = []
         self.previous: float | None = None

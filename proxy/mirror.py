@@ -16,6 +16,7 @@ class Mirror:
         source: Where its blocks come from: ``mirror``, or ``none``.
         capacity: What it is believed to keep.
         incarnation: Counts engine restarts; tickets of an earlier one are void.
+        is_believed: Whether its blocks count in a match.
         in_flight: Stamps of requests whose answer has not begun.
     """
 
@@ -27,6 +28,7 @@ class Mirror:
         "holder",
         "in_flight",
         "incarnation",
+        "is_believed",
         "name",
         "slot",
         "source",
@@ -51,25 +53,22 @@ class Mirror:
         self.in_flight: set[float] = set()
         self._has_hit = False
         self._num_silent = 0
+        self.is_believed = self._believe()
 
     def __repr__(self) -> str:
         return f"<Mirror [{self.name}, source: {self.source}, {self.capacity!r}]>"
 
-    @property
-    def is_believed(self) -> bool:
-        """Whether its blocks count in a match.
-
-        An engine that reports no cached token for 8 promised prompts in a row, and
-        never reported any, has its cache off.
-        """
-        return self.source != "none" and self._num_silent < _SILENT_REPORTS
-
     def hear(self, cached_tokens: int, predicted_tokens: int) -> None:
-        """Take in one report of cached tokens, for or against the cache being on."""
+        """Take in one report of cached tokens, for or against the cache being on.
+
+        An engine that reports none for 8 promised prompts in a row, and never
+        reported any, has it off.
+        """
         if cached_tokens:
             self._has_hit, self._num_silent = True, 0
         elif predicted_tokens and not self._has_hit:
             self._num_silent += 1
+        self.is_believed = self._believe()
 
     def restart(self) -> None:
         """Begin a new incarnation: the engine came back with nothing."""
@@ -78,3 +77,7 @@ class Mirror:
         self._has_hit = False
         self._num_silent = 0
         self.capacity = Capacity(self.capacity.told)
+        self.is_believed = self._believe()
+
+    def _believe(self) -> bool:
+        return self.source != "none" and self._num_silent < _SILENT_REPORTS

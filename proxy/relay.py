@@ -11,6 +11,8 @@ from warmroute.proxy.http.reply import error_event
 from warmroute.proxy.http.splice import UsageFilter
 from warmroute.proxy.http.watch import AnswerWatch, StreamWatch, Usage
 
+_PROGRESS_S = 0.25
+
 
 class Relay:
     """Pass one answer on, and note when its tokens come.
@@ -26,11 +28,13 @@ class Relay:
         hides_usage: Whether the usage event of a stream is ours alone.
         first_token: Told when the first token comes.
         next_token: Told the gap, in seconds, before each further one.
+        progressed: Told now and then that the answer moves on.
     """
 
     __slots__ = (
         *("_answer", "_client", "_clock", "_first_token", "_idle_s", "_next_token"),
-        *("_pending", "_reframer", "_token_at", "_watch", "keeps_alive"),
+        *("_pending", "_progress_at", "_progressed", "_reframer", "_token_at"),
+        *("_watch", "keeps_alive"),
     )
 
     def __init__(
@@ -45,6 +49,7 @@ class Relay:
         hides_usage: bool,
         first_token: Callable[[float], None],
         next_token: Callable[[float], None],
+        progressed: Callable[[], None],
     ) -> None:
         self._client = client
         self._answer = answer
@@ -52,6 +57,8 @@ class Relay:
         self._idle_s = idle_s
         self._first_token = first_token
         self._next_token = next_token
+        self._progressed = progressed
+        self._progress_at = 0.0
         self._token_at: float | None = None
         self._watch: AnswerWatch | StreamWatch | None = None
         is_stream = answer.content_type.startswith(b"text/event-stream")
@@ -99,7 +106,11 @@ class Relay:
             self._pending = b""
         if data:
             client.write(data)
-        client.deadline = self._clock() + self._idle_s
+        now = self._clock()
+        client.deadline = now + self._idle_s
+        if now > self._progress_at:
+            self._progress_at = now + _PROGRESS_S
+            self._progressed()
 
     def end(self) -> Usage | None:
         """End the body; returns what the answer reported."""

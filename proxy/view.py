@@ -53,7 +53,12 @@ class View:
         capacity_tokens: int | None = None,
         source: str = "mirror",
     ) -> None:
-        """Begin to keep the view of a backend; unknown block sizes are taken as 16."""
+        """Begin to keep the view of a backend; unknown block sizes are taken as 16.
+
+        A backend of that name that is there already is replaced.
+        """
+        if name in self._mirrors:
+            self.remove_backend(name)
         holder = self._index.add_holder(name)
         self._mirrors[name] = Mirror(
             name,
@@ -108,7 +113,7 @@ class View:
             The tiers of each candidate, and the chains, for `dispatched`.
         """
         mirrors = [self._mirrors.get(candidate.name) for candidate in candidates]
-        lookup = Lookup(mirrors, bytes_per_token)
+        lookup = Lookup(mirrors, bytes_per_token, self._index.holders.has_tiers)
         for piece in prompt.pieces:
             lookup.add(self._index, piece)
         for candidate, matched in zip(candidates, lookup.matched, strict=True):

@@ -4,7 +4,7 @@ The engine tells the size of its pool, or nothing. What counts for reuse is how 
 tokens can go in before a prefix goes out, its *distance*: tokens that were inserted
 since the prefix was last used. A reported hit at some distance proves a capacity of at
 least that; a miss hints at less. Assuming half the true capacity multiplies the wait in
-overload by ten, assuming twice as much costs a few per cent (measured by replaying
+overload by ten, assuming twice as much adds 3 to 21 per cent (measured by replaying
 the Mooncake conversation trace), so the estimate grows at once and shrinks slowly.
 """
 

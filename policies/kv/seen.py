@@ -83,7 +83,10 @@ class SeenBlocks:
 
     def _seen(self, hashes: Sequence[int], position: int) -> bool:
         table, mask = self._table, self._mask
+        block = hashes[position]
+        if table[block & mask] == block:
+            return True
         return any(
             table[block & mask] == block
-            for block in hashes[position : position + _PROBES]
+            for block in hashes[position + 1 : position + _PROBES]
         )

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from itertools import repeat
+from sys import getsizeof
 
 from warmroute.policies.kv.holders import Holders
 from warmroute.policies.kv.recency import Recency
@@ -14,10 +15,12 @@ from warmroute.policies.kv.run import Run
 RUN_BYTES = 900
 MEMBER_BYTES = 240
 BLOCK_BYTES = 9
-BY_HASH_BYTES = 96
+BY_HASH_BYTES = 100
 EXTRA_BYTES = 160
 
 _MIN_CUT_BLOCKS = 64
+_MAX_DICT_BYTES = 64
+_DICT_SLACK = 65_536
 
 
 class Tree:
@@ -213,15 +216,20 @@ class Tree:
         self._shrink()
 
     def _shrink(self) -> None:
+        if self.num_bytes <= self._max_bytes:
+            return
         while (excess := self.num_bytes - self._max_bytes) > 0:
             run = self.leaves.oldest()
             if run is None:
-                return
+                break
             block_bytes = BLOCK_BYTES + BY_HASH_BYTES * run.by_hash
             num_gone = max(_MIN_CUT_BLOCKS, -(-excess // block_bytes))
             keep = max(0, len(run.hashes) - num_gone)
             for each in list(run.used):
                 self.drop(run, each, keep)
+        # Under steady replacement a dict grows to twice what its entries need.
+        if getsizeof(self.by_hash) > _MAX_DICT_BYTES * len(self.by_hash) + _DICT_SLACK:
+            self.by_hash = dict(self.by_hash)
 
     def _adopt(self, parent: Run, run: Run) -> None:
         if parent.children is None:

@@ -202,7 +202,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._after_upgrade(data[upgrade.args[0] :])
+            self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._unreadable(error)
         if self._refusal is not None or self._message_bytes:
@@ -268,6 +268,8 @@ class ClientConnection(asyncio.Protocol):
         except ClientError as error:
             self._refusal = error
             return
+        if parser.should_upgrade():
+            return
         if head.expects_continue and self._work is None and not self._ready:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -285,6 +287,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Queue the request; the next one may follow in the same bytes."""
+        if self._parser.should_upgrade():
+            return
         if self._refusal is None and self._head is not None:
             body = self._body
             whole = body[0] if len(body) == 1 else b"".join(body)
@@ -337,12 +341,23 @@ class ClientConnection(asyncio.Protocol):
         last = self._ready[-1] if self._ready else None
         return isinstance(last, tuple) and not last[0].keeps_alive()
 
-    def _after_upgrade(self, rest: bytes) -> None:
-        # An offered upgrade is declined by answering in HTTP/1.1 (RFC 9110, 7.8).
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Read the request again as one that offers no upgrade (RFC 9110, 7.8).
+
+        llhttp takes all that follows such a head for another protocol, the body too.
+        """
+        head, self._head = self._head, None
         self._parser = httptools.HttpRequestParser(self)
-        if rest and self._refusal is None:
-            self._message_bytes = 0
-            self.data_received(rest)
+        if head is None or self._refusal is not None:
+            return
+        lines = [
+            b"%b: %b\r\n" % (name, value)
+            for name, value in self._headers
+            if name.lower() not in (b"upgrade", b"connection", b"http2-settings")
+        ]
+        self._headers, self._target = [], b""
+        start = b"%b %b HTTP/1.1\r\n" % (head.method, head.target)
+        self._parser.feed_data(b"".join([start, *lines, b"\r\n", rest]))
 
     def _enqueue_refusal(self, error: ClientError) -> None:
         self._discarding = True

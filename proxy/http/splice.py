@@ -20,7 +20,7 @@ def ask_for_usage(body: bytes) -> bytes:
 
 class _Event(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
-    usage: msgspec.Raw | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decode = msgspec.json.Decoder(_Event).decode
@@ -73,4 +73,4 @@ def _is_extra(event: bytes) -> bool:
         found = _decode(event[at + 5 :].strip())
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    return found.choices == [] and found.usage is not None
+    return found.choices == [] and found.usage != b"null"

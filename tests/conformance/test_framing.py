@@ -128,7 +128,7 @@ async def test_request_after_connection_close_is_ignored(start_rig: StartRig) ->
 
 async def test_expect_continue_is_answered_before_the_body(start_rig: StartRig) -> None:
     """A client that asks first is told to go on; one beyond the limit is told no."""
-    rig = await start_rig(answer_ok, limits={"body_bytes": 1000})
+    rig = await start_rig(answer_ok, limits={"body_bytes": 2000})
     client = await rig.connect()
     head, _, body = post(chat(), extra="Expect: 100-continue\r\n").partition(
         b"\r\n\r\n"

@@ -269,11 +269,12 @@ async def test_any_path_passes_through(start_rig: StartRig) -> None:
 
 async def test_backend_key_replaces_the_clients(start_rig: StartRig) -> None:
     """One Authorization reaches the engine: the backend's where it has one."""
-    rig = await start_rig(answer_ok)
-    backend = rig.app.fleet.backends["b0"]
-    backend.auth_header = b"Bearer backend-key"
+    engine = (await start_rig(answer_ok)).engines[0]
+    keyed = {"name": "b0", "url": engine.url, "api_key": "backend-key"}
+    rig = await start_rig(backends=[keyed])
+    await rig.all_up()
     await rig.request(post(chat(), extra="Authorization: Bearer client\r\n"))
-    assert rig.engines[0].requests[0].values("authorization") == ["Bearer backend-key"]
+    assert engine.requests[0].values("authorization") == ["Bearer backend-key"]
 
 
 async def test_usage_is_asked_for_and_hidden_again(start_rig: StartRig) -> None:

@@ -239,6 +239,15 @@ class TestOutcome:
         assert proxy.matched(prompt) == [0, 0]
         proxy.index.check_integrity()
 
+    def test_backend_added_again_starts_empty(self):
+        """A name that comes twice is a new backend."""
+        proxy = Proxy("a")
+        prompt = exact(tokens(1, 65))
+        proxy.serve(prompt, None)
+        proxy.view.add_backend("a")
+
+        assert proxy.matched(prompt) == [0]
+
 
 class TestCapacity:
     def test_least_recently_used_prompt_goes(self):
