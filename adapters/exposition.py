@@ -6,9 +6,9 @@ for the event loop.
 """
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -32,11 +32,10 @@ class Exposition:
         names: The sample names wanted, as on the wire (``_total`` included).
     """
 
-    __slots__ = ("_lines",)
+    __slots__ = ("_needles",)
 
     def __init__(self, names: Iterable[str]) -> None:
-        choice = "|".join(re.escape(name) for name in names)
-        self._lines = re.compile(rf"^(?:{choice})[ \t{{].*$".encode(), re.MULTILINE)
+        self._needles = [b"\n" + name.encode() for name in names]
 
     def read(self, page: bytes) -> "Samples":
         """Parse the lines wanted.
@@ -44,10 +43,10 @@ class Exposition:
         Raises:
             ProtocolMismatch: A line wanted is malformed, or there are too many.
         """
-        lines = self._lines.findall(page)
+        lines = list(islice(self._find(b"\n" + page), MAX_SAMPLES + 1))
         if len(lines) > MAX_SAMPLES:
             raise ProtocolMismatch(
-                f"metrics page repeats {len(lines)} samples (allowed: {MAX_SAMPLES})"
+                f"metrics page holds more than {MAX_SAMPLES} samples of a kind"
             )
         text = b"".join(line.rstrip(b"\r") + b"\n" for line in lines)
         samples: dict[str, list[Sample]] = {}
@@ -59,6 +58,16 @@ class Exposition:
         except (ValueError, KeyError, IndexError) as error:
             raise ProtocolMismatch(f"metrics page is malformed: {error}") from error
         return Samples(samples)
+
+    def _find(self, page: bytes) -> Iterator[bytes]:
+        for needle in self._needles:
+            at = page.find(needle)
+            while at >= 0:
+                end = page.find(b"\n", at + 1)
+                line = page[at + 1 : end if end >= 0 else None]
+                if line[len(needle) - 1 :].startswith((b"{", b" ", b"\t")):
+                    yield line
+                at = page.find(needle, end) if end >= 0 else -1
 
 
 class Samples:

@@ -60,8 +60,8 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--blocks",
         type=_positive,
-        default=448,
-        help="KV cache of an engine, blocks of 32 tokens (default 448)",
+        default=384,
+        help="KV cache of an engine, blocks of 32 tokens (default 384)",
     )
     add("--tiny", action="store_true", help="a tiny random model, not SmolLM2")
     add(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections import Counter
 
 from aiohttp import web
@@ -50,25 +51,37 @@ class FakeEngine:
         self.posted: list[object] = []
         self.port = 0
         self._called = asyncio.Condition()
+        self._gone = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        self._tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self.port}"
 
-    async def start(self) -> "FakeEngine":
+    async def start(self, tls: ssl.SSLContext | None = None) -> "FakeEngine":
         """Listen; again on the same port after a stop."""
+        self._tls = tls
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0)
+        self._gone.clear()
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        site = web.TCPSite(
+            self._runner,
+            "127.0.0.1",
+            self.port,
+            reuse_address=True,
+            ssl_context=tls,
+        )
         await site.start()
         self.port = self._runner.addresses[0][1]
         return self
 
     async def stop(self) -> None:
         """Close the listener and all connections: the process is gone."""
+        self._gone.set()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -86,13 +99,15 @@ class FakeEngine:
         if request.method == "POST":
             self.posted.append(await request.json())
         if request.path in self.hanging:
-            await asyncio.Event().wait()
+            await self._gone.wait()
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.Response(status=401)
         if request.path in self.bodies:
             return web.Response(body=self.bodies[request.path])
         status, body = self._render(request.path)
-        return web.Response(status=self.statuses.get(request.path, status), text=body)
+        status = self.statuses.get(request.path, status)
+        headers = {"Location": "/elsewhere"} if 300 <= status < 400 else {}
+        return web.Response(status=status, text=body, headers=headers)
 
     def _render(self, path: str) -> tuple[int, str]:
         known = {"/v1/models": self._listing, "/v1/completions": lambda: "{}"}
