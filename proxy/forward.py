@@ -15,7 +15,6 @@ from warmroute.proxy.http.inbound import ClientConnection
 from warmroute.proxy.http.outbound import Answer, UpstreamConnection
 from warmroute.proxy.http.reply import error_answer
 from warmroute.proxy.http.watch import Usage
-from warmroute.proxy.outgoing import Outgoing
 from warmroute.proxy.relay import Relay
 from warmroute.proxy.request_trace import RequestTrace
 
@@ -35,16 +34,17 @@ class Exchange:
         port: The listener it came through.
         client: Who asked, and gets the answer.
         head: The client's head.
-        outgoing: The request as engines get it.
+        body: The body as engines get it.
+        asks_usage: Whether the wish for usage in it is ours, not the client's.
         routing: Where it goes, with its load reserved.
         trace: Its spans, when it is sampled.
         started_at: When it had arrived.
     """
 
     __slots__ = (
-        *("_answer", "_client", "_connecting", "_excluded", "_head", "_is_paused"),
-        *("_is_settled", "_num_lost", "_outgoing", "_port", "_relay", "_routing"),
-        *("_started_at", "_trace", "_ttft_s", "_upstream"),
+        *("_answer", "_asks_usage", "_body", "_client", "_connecting", "_excluded"),
+        *("_head", "_is_paused", "_is_settled", "_num_lost", "_port", "_relay"),
+        *("_routing", "_started_at", "_trace", "_ttft_s", "_upstream", "next_token"),
     )
 
     def __init__(
@@ -52,7 +52,8 @@ class Exchange:
         port: "DataPort",
         client: ClientConnection,
         head: RequestHead,
-        outgoing: Outgoing,
+        body: bytes,
+        asks_usage: bool,
         routing: "Routing",
         trace: RequestTrace | None,
         started_at: float,
@@ -60,7 +61,8 @@ class Exchange:
         self._port = port
         self._client = client
         self._head = head
-        self._outgoing = outgoing
+        self._body = body
+        self._asks_usage = asks_usage
         self._routing = routing
         self._trace = trace
         self._started_at = started_at
@@ -73,6 +75,7 @@ class Exchange:
         self._is_paused = False
         self._is_settled = False
         self._ttft_s: float | None = None
+        self.next_token = routing.next_token
 
     def __repr__(self) -> str:
         return f"<Exchange {self._head.request_id.decode()} {self._routing}>"
@@ -81,7 +84,6 @@ class Exchange:
 
     def begin(self) -> None:
         """Send the request."""
-        self._client.deadline = float("inf")
         self._attempt(self._started_at)
 
     def client_gone(self) -> None:
@@ -130,6 +132,7 @@ class Exchange:
         if connection is not None:
             self._send(connection, now)
             return
+        self._client.deadline = float("inf")  # connecting has a timeout of its own
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -138,7 +141,7 @@ class Exchange:
                 connection = await self._port.connect(self._routing.backend)
         except (OSError, TimeoutError) as error:
             self._connecting = None
-            reason = "connect_timeout" if isinstance(error, TimeoutError) else "refused"
+            reason = _connect_failure(error)
             self._blame(reason)
             self._retry(reason)
             return
@@ -151,18 +154,17 @@ class Exchange:
             self._fail(ClientError(500, "internal_error", "see the proxy's log"))
 
     def _send(self, connection: UpstreamConnection, now: float) -> None:
-        routing, outgoing = self._routing, self._outgoing
+        port, routing, head, body = self._port, self._routing, self._head, self._body
         self._upstream = connection
-        traceparent = b""
+        traceparent = None
         if self._trace is not None:
             traceparent = routing.trace_attempt(self._trace, now)
-        self._client.deadline = now + self._port.timeouts.first_byte_s
-        connection.send(
-            self,
-            outgoing.head_for(routing.backend, traceparent),
-            outgoing.body,
-            bodiless=outgoing.is_bodiless,
+        client = self._client
+        client.deadline = now + port.timeouts.first_byte_s
+        start = port.forwarding.head_for(
+            head, routing.backend, client.peer, len(body), traceparent
         )
+        connection.send(self, start, body, bodiless=head.method == b"HEAD")
 
     def _retry(self, reason: str, *, may_repeat: bool = False) -> None:
         """Send again where it can be done without doing anything twice."""
@@ -198,30 +200,30 @@ class Exchange:
         if answer.status >= 500:
             self._blame(f"status {answer.status}")
         lines = b"x-request-id: %b\r\n" % head.request_id
-        if head.explain:
+        if head.explains:
             lines += routing.explain_lines()
-        self._relay = Relay(
+        self._relay = relay = Relay(
+            self,
             self._client,
             head,
             answer,
             port.clock,
             port.timeouts.idle_s,
             lines,
-            head.keeps_alive() and not port.is_draining,
-            self._outgoing.asks_usage,
-            self._first_token,
-            routing.next_token,
-            self._progressed,
+            head.keeps_alive and not port.is_draining,
+            self._asks_usage,
         )
-        return self._relay
+        return relay
 
-    def _first_token(self, now: float) -> None:
+    def first_token(self, now: float) -> None:
+        """Learn when the first token came."""
         self._ttft_s = now - self._started_at
         self._routing.first_token(now)
         if self._trace is not None:
             self._trace.first_token(now)
 
-    def _progressed(self) -> None:
+    def progressed(self) -> None:
+        """Learn that the answer moves on."""
         if self._answer is not None and self._answer.status < 400:
             self._port.fleet.progressed(self._routing.backend)
 
@@ -288,7 +290,7 @@ class Exchange:
             self._relay.fail(error, at_boundary=at_boundary)
             return
         head = self._head
-        keeps_alive = head.keeps_alive() and not self._port.is_draining
+        keeps_alive = head.keeps_alive and not self._port.is_draining
         self._settle(error.status, error=error.code)
         self._client.write(error_answer(error, head.request_id, close=not keeps_alive))
         self._client.finished(keep_alive=keeps_alive)
@@ -317,3 +319,9 @@ class Exchange:
                 error_type=error,
                 response_id=usage.answer_id if usage else None,
             )
+
+
+def _connect_failure(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "connect_timeout"
+    return "refused" if isinstance(error, ConnectionRefusedError) else "unreachable"

@@ -12,13 +12,14 @@ from warmroute.proxy.backend import Backend
 from warmroute.proxy.config import Config
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.forward import Exchange
+from warmroute.proxy.http.forwarding import Forwarding
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.inbound import ClientConnection, Work
 from warmroute.proxy.http.outbound import UpstreamConnection
 from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
+from warmroute.proxy.http.splice import ask_for_usage
 from warmroute.proxy.ledger import Ledger
-from warmroute.proxy.outgoing import Outgoing
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.request_trace import RequestTrace
 from warmroute.proxy.router import Router, Routing
@@ -90,14 +91,7 @@ class DataPort:
         self.scheme = b"https" if config.tls is not None else b"http"
         self.injects_usage = config.truth.usage == "inject"
         self.retry_attempts = config.retry.attempts
-        self._strip(config.headers.strip)
-
-    def _strip(self, patterns: list[str]) -> None:
-        names = [pattern.lower().encode() for pattern in patterns]
-        exact = frozenset(name for name in names if not name.endswith(b"*"))
-        self._stripped_prefixes = tuple(n[:-1] for n in names if n.endswith(b"*"))
-        self._stripped = exact
-        self._stripped_traced = exact | {b"traceparent"}
+        self.forwarding = Forwarding(config.headers.strip, self.scheme)
 
     # lifecycle
 
@@ -177,7 +171,7 @@ class DataPort:
         """Make the work that answers a request."""
         own = self.own.answer(head)
         if own is not None:
-            keeps_alive = head.keeps_alive()
+            keeps_alive = head.keeps_alive
             reply = answer(
                 *own,
                 head.request_id,
@@ -191,14 +185,14 @@ class DataPort:
             trace = self.tracer.start_server(head, now, connection.peer)
         try:
             return self._exchange(connection, head, body, trace, now)
-        except ClientError as error:
-            return self._refusal(connection, head, error, trace)
+        except ClientError as refusal:
+            error = refusal
         except Exception:
             logger.exception(
                 "request_broke", extra={"request_id": head.request_id.decode()}
             )
             error = ClientError(500, "internal_error", "the proxy failed; see its log")
-            return self._refusal(connection, head, error, trace)
+        return self._refusal(connection, head, error, trace)
 
     def _exchange(
         self,
@@ -208,21 +202,8 @@ class DataPort:
         trace: RequestTrace | None,
         now: float,
     ) -> Exchange:
-        fields = head.fields
         prompt = self.router.prompts.read(
-            head.path,
-            fields.get(b"content-type", b""),
-            fields.get(b"content-encoding", b""),
-            body,
-        )
-        outgoing = Outgoing(
-            head,
-            body,
-            connection.peer,
-            self.scheme,
-            self._stripped if trace is None else self._stripped_traced,
-            self._stripped_prefixes,
-            self.injects_usage and prompt.can_inject_usage,
+            head.path, head.content_type, head.content_encoding, body
         )
         routing = self.router.route(head, prompt, now)
         if trace is not None:
@@ -232,7 +213,10 @@ class DataPort:
                 self.clock(),
                 block_size=routing.backend.block_size,
             )
-        return Exchange(self, connection, head, outgoing, routing, trace, now)
+        asks_usage = self.injects_usage and prompt.can_inject_usage
+        if asks_usage:
+            body = ask_for_usage(body)
+        return Exchange(self, connection, head, body, asks_usage, routing, trace, now)
 
     def _refusal(
         self,
@@ -244,7 +228,7 @@ class DataPort:
         self.refused(error)
         if trace is not None:
             trace.end(self.clock(), error.status, error_type=error.code)
-        keeps_alive = head.keeps_alive()
+        keeps_alive = head.keeps_alive
         reply = error_answer(error, head.request_id, close=not keeps_alive)
         return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
 

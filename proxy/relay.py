@@ -1,6 +1,7 @@
 """An engine's answer on its way to the client: its head, its bytes, its tokens."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.http.head import RequestHead
@@ -14,10 +15,24 @@ from warmroute.proxy.http.watch import AnswerWatch, StreamWatch, Usage
 _PROGRESS_S = 0.25
 
 
+class Owner(Protocol):
+    """Who is told how an answer moves on."""
+
+    def first_token(self, now: float) -> None:
+        """Learn when the first token came."""
+
+    def next_token(self, gap_s: float) -> None:
+        """Learn of a further token, *gap_s* seconds after the one before."""
+
+    def progressed(self) -> None:
+        """Learn now and then that the answer moves on."""
+
+
 class Relay:
     """Pass one answer on, and note when its tokens come.
 
     Args:
+        owner: Who is told how it moves on.
         client: Who gets it.
         head: The request that it answers.
         answer: The engine's head.
@@ -26,19 +41,16 @@ class Relay:
         extra_lines: Header lines to add.
         keeps_alive: Whether the client's connection may stay open after it.
         hides_usage: Whether the usage event of a stream is ours alone.
-        first_token: Told when the first token comes.
-        next_token: Told the gap, in seconds, before each further one.
-        progressed: Told now and then that the answer moves on.
     """
 
     __slots__ = (
-        *("_answer", "_client", "_clock", "_first_token", "_idle_s", "_next_token"),
-        *("_pending", "_progress_at", "_progressed", "_reframer", "_token_at"),
-        *("_watch", "keeps_alive"),
+        *("_answer", "_client", "_clock", "_idle_s", "_owner", "_pending"),
+        *("_progress_at", "_reframer", "_token_at", "_watch", "keeps_alive"),
     )
 
     def __init__(
         self,
+        owner: Owner,
         client: ClientConnection,
         head: RequestHead,
         answer: Answer,
@@ -47,41 +59,37 @@ class Relay:
         extra_lines: bytes,
         keeps_alive: bool,
         hides_usage: bool,
-        first_token: Callable[[float], None],
-        next_token: Callable[[float], None],
-        progressed: Callable[[], None],
     ) -> None:
+        self._owner = owner
         self._client = client
         self._answer = answer
         self._clock = clock
         self._idle_s = idle_s
-        self._first_token = first_token
-        self._next_token = next_token
-        self._progressed = progressed
         self._progress_at = 0.0
         self._token_at: float | None = None
         self._watch: AnswerWatch | StreamWatch | None = None
-        is_stream = answer.content_type.startswith(b"text/event-stream")
-        if is_stream:
+        self._reframer: Reframer | None = None
+        raw, kind = answer.raw, answer.content_type
+        if kind[:17] == b"text/event-stream":
             self._watch = StreamWatch()
-        elif answer.content_type.startswith(b"application/json"):
-            self._watch = AnswerWatch()
-        is_old = head.version == "1.0"
-        if answer.body_until_close or (is_old and answer.chunked):
+            extra_lines += b"x-accel-buffering: no\r\n"
+        else:
+            hides_usage = False
+            if kind[:16] == b"application/json":
+                self._watch = AnswerWatch()
+        if hides_usage or head.version == "1.0":
+            self._reframer = _reframer(answer, head.version == "1.0", hides_usage)
+            if head.version == "1.0" and answer.chunked:
+                raw = without_transfer_encoding(raw)
+                keeps_alive = False
+        if answer.body_until_close:
             keeps_alive = False
         self.keeps_alive = keeps_alive
-        self._reframer = _reframer(answer, is_old, hides_usage and is_stream)
-        raw = answer.raw
-        if is_old and answer.chunked:
-            raw = without_transfer_encoding(raw)
-        lines = extra_lines
-        if is_stream:
-            lines += b"x-accel-buffering: no\r\n"
         if not keeps_alive:
-            lines += b"connection: close\r\n"
-        elif is_old:
-            lines += b"connection: keep-alive\r\n"
-        self._pending = b"%b%b\r\n" % (raw, lines)
+            extra_lines += b"connection: close\r\n"
+        elif head.version == "1.0":
+            extra_lines += b"connection: keep-alive\r\n"
+        self._pending = b"%b%b\r\n" % (raw, extra_lines)
 
     def body(self, piece: bytes) -> None:
         """See a piece of the body without its framing, before `data`."""
@@ -89,9 +97,9 @@ class Relay:
         if watch is not None and watch.feed(piece):
             now = self._clock()
             if self._token_at is None:
-                self._first_token(now)
+                self._owner.first_token(now)
             else:
-                self._next_token(now - self._token_at)
+                self._owner.next_token(now - self._token_at)
             self._token_at = now
         if self._reframer is not None:
             self._reframer.feed(piece)
@@ -110,7 +118,7 @@ class Relay:
         client.deadline = now + self._idle_s
         if now > self._progress_at:
             self._progress_at = now + _PROGRESS_S
-            self._progressed()
+            self._owner.progressed()
 
     def end(self) -> Usage | None:
         """End the body; returns what the answer reported."""

@@ -7,7 +7,7 @@ from warmroute.policies.errors import ClientError
 
 Headers = list[tuple[bytes, bytes]]
 
-# RFC 9110 section 7.6.1, and the two that are re-authored with the body.
+# RFC 9110 section 7.6.1, and what is re-authored with the body.
 _HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -47,23 +47,16 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 
 
 class RequestHead:
-    """The head of one request, checked, with the fields the proxy reads.
+    """The head of a request, checked, with the fields the proxy reads.
 
     Raises:
         ClientError: 400 for heads that two parsers could read differently.
     """
 
     __slots__ = (
-        "_pass",
-        "content_length",
-        "expects_continue",
-        "explain",
-        "fields",
-        "has_chunked_body",
-        "method",
-        "path",
-        "request_id",
-        "target",
+        *("authorization", "content_encoding", "content_length", "content_type"),
+        *("expects_continue", "explains", "fields", "has_body", "keeps_alive"),
+        *("method", "passing", "path", "request_id", "session", "starts", "target"),
         "version",
     )
 
@@ -77,88 +70,56 @@ class RequestHead:
         for name, value in headers:
             key = name.lower()
             if key in _INTERESTING:
-                fields[key] = (
-                    _combine(key, fields[key], value) if key in fields else value
-                )
+                before = fields.get(key)
+                fields[key] = value if before is None else _join(key, before, value)
             if key not in _OWN:
                 passing.append((key, name, value))
         self.fields = fields
-        self._pass = passing
+        self.passing = passing
         self.target = _origin_form(target)
         self.path = self.target.partition(b"?")[0].decode("latin-1")
         _check_framing(version, fields)
-        self.has_chunked_body = b"transfer-encoding" in fields
+        self.has_body = b"content-length" in fields or b"transfer-encoding" in fields
         self.content_length = int(fields.get(b"content-length", b"0"))
-        self.expects_continue = (
-            fields.get(b"expect", b"").lower() == b"100-continue" and version == "1.1"
-        )
+        expect = fields.get(b"expect", b"").lower()
+        self.expects_continue = expect == b"100-continue" and version == "1.1"
+        self.keeps_alive = _keeps_alive(version, fields)
+        self.authorization = fields.get(b"authorization")
+        self.content_type = fields.get(b"content-type", b"")
+        self.content_encoding = fields.get(b"content-encoding", b"")
+        session = fields.get(b"x-session-id") or fields.get(b"x-smg-routing-key")
+        self.session = session.decode("latin-1") if session else None
+        self.explains = fields.get(b"x-warmroute-explain") == b"1"
         given = fields.get(b"x-request-id", b"")
-        self.request_id = (
-            given if _REQUEST_ID(given) else b"%032x" % random.getrandbits(128)
-        )
-        self.explain = fields.get(b"x-warmroute-explain") == b"1"
+        self.request_id = given if _REQUEST_ID(given) else _new_id()
+        self.starts: dict[object, bytes] = {}
 
-    @property
-    def authorization(self) -> bytes | None:
-        """Return the client's own credentials, for backends without a key."""
-        return self.fields.get(b"authorization")
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method.decode()} {self.path}>"
 
-    @property
-    def session(self) -> str | None:
-        """Return the session that the client names in a header."""
-        fields = self.fields
-        key = fields.get(b"x-session-id") or fields.get(b"x-smg-routing-key")
-        return key.decode("latin-1") if key else None
-
-    def passing(self, stripped: frozenset[bytes], prefixes: tuple[bytes, ...]) -> bytes:
-        """Render the header lines that pass to the engine as received.
-
-        Args:
-            stripped: Lower-case names that clients may not send to engines.
-            prefixes: Lower-case name prefixes with the same rule.
-        """
-        named = self.fields.get(b"connection")
-        if named is not None:
-            stripped = stripped | {
-                token.strip().lower() for token in named.split(b",") if token.strip()
-            }
-        return b"".join(
-            [
-                b"%b: %b\r\n" % (name, value)
-                for key, name, value in self._pass
-                if key not in stripped and not key.startswith(prefixes)
-            ]
-        )
-
-    def forwarded(self, peer: bytes, scheme: bytes) -> bytes:
-        """Render X-Forwarded-* and X-Request-Id; *peer* is the client's address."""
-        fields = self.fields
-        before = fields.get(b"x-forwarded-for")
-        return (
-            b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n"
-            b"X-Forwarded-Host: %b\r\nX-Request-Id: %b\r\n"
-        ) % (
-            b"%b, %b" % (before, peer) if before else peer,
-            fields.get(b"x-forwarded-proto", scheme),
-            fields.get(b"x-forwarded-host", fields.get(b"host", b"")),
-            self.request_id,
-        )
-
-    def keeps_alive(self) -> bool:
-        """Tell whether the client expects its connection to stay open."""
-        connection = self.fields.get(b"connection", b"").lower()
-        if self.version == "1.1":
-            return b"close" not in connection
-        return b"keep-alive" in connection
+    def repeat(self) -> None:
+        """Become the head of another request with the same bytes."""
+        if b"x-request-id" not in self.fields:
+            self.request_id = _new_id()
 
 
-def _combine(key: bytes, first: bytes, second: bytes) -> bytes:
+def _new_id() -> bytes:
+    return b"%032x" % random.getrandbits(128)
+
+
+def _keeps_alive(version: str, fields: dict[bytes, bytes]) -> bool:
+    connection = fields.get(b"connection", b"").lower()
+    if version == "1.1":
+        return b"close" not in connection
+    return b"keep-alive" in connection
+
+
+def _join(key: bytes, first: bytes, second: bytes) -> bytes:
     if key in _SINGLE:
-        name = key.decode()
         raise ClientError(
             400,
             "duplicate_header",
-            f"the request has more than one {name} header; send exactly one",
+            f"the request has more than one {key.decode()} header; send exactly one",
         )
     return b"%b, %b" % (first, second)
 
@@ -180,9 +141,7 @@ def _check_framing(version: str, fields: dict[bytes, bytes]) -> None:
 
 def _origin_form(target: bytes) -> bytes:
     """Reduce an absolute-form target to path and query; the host is ours anyway."""
-    if target.startswith(b"/"):
-        return target
-    if target == b"*":
+    if target.startswith(b"/") or target == b"*":
         return target
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):

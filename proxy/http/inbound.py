@@ -14,6 +14,7 @@ import httptools
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.http.head import Headers, RequestHead
+from warmroute.proxy.http.repeat import RepeatedHead
 from warmroute.proxy.http.reply import error_answer
 
 _NEVER = float("inf")
@@ -77,10 +78,10 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_body_bytes",
-        "_body_left",
         "_discarding",
         "_head",
         "_headers",
+        "_known",
         "_message_bytes",
         "_parser",
         "_port",
@@ -101,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
         self._port = port
         self._parser = httptools.HttpRequestParser(self)
         self._ready: deque[tuple[RequestHead, bytes] | ClientError] = deque()
+        self._known: RepeatedHead | None = None
         self._work: Work | None = None
         self._refusal: ClientError | None = None
         self._discarding = False
@@ -196,7 +198,13 @@ class ClientConnection(asyncio.Protocol):
         """Parse, then start what is complete."""
         if self._discarding:
             return
-        if not self._message_bytes and self._work is None:
+        is_first = not self._message_bytes and self._work is None
+        if is_first:
+            known = self._known
+            if known is not None and (body := known.body_of(data)) is not None:
+                known.head.repeat()
+                self._start(known.head, body)
+                return
             self.deadline = time.monotonic() + self._port.read_limits.header_s
         self._message_bytes += len(data)
         try:
@@ -207,6 +215,8 @@ class ClientConnection(asyncio.Protocol):
             self._unreadable(error)
         if self._refusal is not None or self._message_bytes:
             self._check_progress()
+        elif is_first and len(self._ready) == 1:
+            self._learn(data)
         if self._ready and self._work is None:
             self._next()
         elif self._ready and not self._reading_paused:
@@ -339,7 +349,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _is_after_close(self) -> bool:
         last = self._ready[-1] if self._ready else None
-        return isinstance(last, tuple) and not last[0].keeps_alive()
+        return isinstance(last, tuple) and not last[0].keeps_alive
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Read the request again as one that offers no upgrade (RFC 9110, 7.8).
@@ -369,8 +379,19 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(request, ClientError):
             self._refuse(request)
             return
-        self._work = self._port.work(self, request[0], request[1])
-        self._work.begin()
+        self._start(*request)
+
+    def _start(self, head: RequestHead, body: bytes) -> None:
+        if len(body) > self._port.read_limits.body_bytes:
+            self._refuse(_body_too_large(len(body), self._port.read_limits.body_bytes))
+            return
+        self._work = work = self._port.work(self, head, body)
+        work.begin()
+
+    def _learn(self, data: bytes) -> None:
+        request = self._ready[0]
+        if isinstance(request, tuple):
+            self._known = RepeatedHead.learn(request[0], data, request[1])
 
     def _refuse(self, error: ClientError) -> None:
         self._discarding = True

@@ -18,19 +18,35 @@ _HOP_BY_HOP = (
     b"upgrade",
     b"trailer",
 )
+_HOP_BY_HOP_LINES = tuple(b"\r\n%b:" % name for name in _HOP_BY_HOP)
 
 
 class Answer:
-    """The head of an engine's answer."""
+    """The head of an engine's answer.
+
+    Args:
+        status: Its status, from llhttp.
+        raw: Status line and header lines, as received, without the blank line.
+    """
 
     __slots__ = ("body_until_close", "chunked", "content_type", "raw", "status")
 
-    def __init__(self) -> None:
-        self.status = 0
+    def __init__(self, status: int, raw: bytes) -> None:
+        self.status = status
+        lower = raw.lower()
+        self.chunked = b"\r\ntransfer-encoding:" in lower
+        self.body_until_close = not self.chunked and (
+            b"\r\ncontent-length:" not in lower and status not in (204, 304)
+        )
+        at = lower.find(b"\r\ncontent-type:")
         self.content_type = b""
-        self.chunked = False
-        self.body_until_close = True
-        self.raw = b""  # status line and header lines, without the blank line
+        if at >= 0:
+            self.content_type = lower[at + 15 : lower.index(b"\r\n", at + 15)].strip()
+        self.raw = raw
+        for line in _HOP_BY_HOP_LINES:
+            if line in lower:
+                self.raw = _without_hop_by_hop(raw)
+                break
 
 
 class Sink(Protocol):
@@ -60,22 +76,9 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to a backend, kept for the next request where possible."""
 
     __slots__ = (
-        "_answer",
-        "_at_boundary",
-        "_bodiless",
-        "_complete",
-        "_excess",
-        "_head",
-        "_headers_seen",
-        "_hop_lines",
-        "_keep_alive",
-        "_parser",
-        "_receiver",
-        "_sink",
-        "_started",
-        "is_reused",
-        "released_at",
-        "transport",
+        *("_answer", "_at_boundary", "_bodiless", "_complete", "_early", "_excess"),
+        *("_head", "_headers_seen", "_keep_alive", "_parser", "_receiver", "_sink"),
+        *("is_reused", "released_at", "transport"),
     )
 
     transport: asyncio.Transport
@@ -84,21 +87,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._receiver: Receiver | None = None
         self._sink: Sink | None = None
-        self._answer = Answer()
+        self._answer: Answer | None = None
         self._head = b""
+        self._early: list[bytes] = []
         self._bodiless = False
-        self._reset()
-        self.is_reused = False
-        self.released_at = 0.0
-
-    def _reset(self) -> None:
-        self._started = False
-        self._headers_seen = False
-        self._hop_lines = False
-        self._complete = False
         self._excess = False
         self._keep_alive = True
         self._at_boundary = True
+        self._headers_seen = False
+        self._complete = False
+        self.is_reused = False
+        self.released_at = 0.0
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "busy" if self._receiver else "idle"
@@ -123,8 +122,9 @@ class UpstreamConnection(asyncio.Protocol):
         """
         self._receiver = receiver
         self._bodiless = bodiless
-        self._answer = Answer()
-        self._reset()
+        self._answer = None
+        self._headers_seen = self._complete = False
+        self._at_boundary = True
         transport = self.transport
         # One segment for small requests; no copy of the large ones.
         if len(body) < 16384:
@@ -160,7 +160,7 @@ class UpstreamConnection(asyncio.Protocol):
         if receiver is None:
             self.transport.abort()
             return
-        if not self._started:
+        if self._answer is None:
             self._read_head(receiver, data)
         elif self._feed(data) and self._sink is not None:
             self._sink.data(data)
@@ -171,12 +171,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """Let a body that is delimited by the close end here."""
-        if self._started and self._answer.body_until_close and self._receiver:
+        answer = self._answer
+        if answer is not None and answer.body_until_close and self._receiver:
             self._keep_alive = False
             self._finish()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report an answer that will not come, or not wholly."""
+        self._head = b""
         if self._receiver is not None:
             self._fail("reset" if exc is not None else "closed")
 
@@ -184,32 +186,19 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Notice an answer that nobody asked for."""
-        if self._complete:
-            self._excess = True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Note what the relay must know."""
-        key = name.lower()
-        if key == b"content-type":
-            self._answer.content_type = value
-        elif key == b"content-length":
-            self._answer.body_until_close = False
-        elif key == b"transfer-encoding":
-            self._answer.body_until_close = False
-            self._answer.chunked = True
-        elif key in _HOP_BY_HOP:
-            self._hop_lines = True
+        self._excess = self._complete
 
     def on_headers_complete(self) -> None:
-        """Note the status."""
+        """Note that llhttp has read the head."""
         self._headers_seen = True
-        self._answer.status = self._parser.get_status_code()
 
     def on_body(self, piece: bytes) -> None:
         """Show a piece of the body."""
         self._at_boundary = False
         if self._sink is not None:
             self._sink.body(piece)
+        else:
+            self._early.append(piece)
 
     def on_chunk_complete(self) -> None:
         """Note that an own chunk could follow."""
@@ -234,43 +223,44 @@ class UpstreamConnection(asyncio.Protocol):
         return True
 
     def _read_head(self, receiver: Receiver, data: bytes) -> None:
-        data = self._head + data if self._head else data
-        self._head = b""
-        while True:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                if len(data) > MAX_HEAD_BYTES:
-                    self._fail("head too large")
-                self._head = data
-                return
-            end += 4
+        if self._head:
+            data = self._head + data
+            self._head = b""
+        end = data.find(b"\r\n\r\n") + 4
+        # Interim answers (100, 103) are complete with their heads.
+        while end > 3 and data[9:10] == b"1":
             if not self._feed(data[:end]):
                 return
-            if not self._headers_seen:
-                self._fail("protocol error")
-                return
-            raw, data = data[: end - 2], data[end:]
-            if self._answer.status >= 200:
-                break
-            # An interim answer (100, 103) ends here; the final one follows.
-            self._answer = Answer()
-            self._reset()
-            if not data:
-                return
-        self._start(receiver, raw, data)
+            self._headers_seen = self._complete = False
+            data = data[end:]
+            end = data.find(b"\r\n\r\n") + 4
+        if end > 3:
+            self._start(receiver, data, end)
+        elif len(data) > MAX_HEAD_BYTES:
+            self._fail("head too large")
+        else:
+            self._head = data
 
-    def _start(self, receiver: Receiver, raw: bytes, rest: bytes) -> None:
-        self._started = True
-        answer = self._answer
-        answer.raw = _without_hop_by_hop(raw) if self._hop_lines else raw
+    def _start(self, receiver: Receiver, data: bytes, end: int) -> None:
+        early = self._early
+        early.clear()
+        if not self._feed(data):
+            return
+        if not self._headers_seen or data[:7] != b"HTTP/1.":
+            self._fail("protocol error")
+            return
+        status = self._parser.get_status_code()
+        self._answer = answer = Answer(status, data[: end - 2])
+        rest = data[end:]
         if self._bodiless:
             # llhttp would wait for the body that the head announces.
             self._complete, self._keep_alive, rest = True, False, b""
-        if answer.status in (204, 304) or self._bodiless:
             answer.body_until_close = False
+            early.clear()
         self._sink = sink = receiver.answer_started(answer)
-        if not rest or self._feed(rest):
-            sink.data(rest)
+        for piece in early:
+            sink.body(piece)
+        sink.data(rest)
 
     def _finish(self) -> None:
         receiver, self._receiver, self._sink = self._receiver, None, None

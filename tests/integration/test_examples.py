@@ -12,14 +12,14 @@ TWO_VLLM = EXAMPLES / "01_two_vllm" / "config.yaml"
 
 
 def test_two_vllm_passes_check_config(capsys: pytest.CaptureFixture[str]) -> None:
-    assert 0 == main(["serve", "-c", str(TWO_VLLM), "--check-config"])
+    assert main(["serve", "-c", str(TWO_VLLM), "--check-config"]) == 0
     assert "ok (2 backends, policy expected_ttft)" in capsys.readouterr().out
 
 
 def test_two_vllm_works_without_variables() -> None:
     config = load_config(TWO_VLLM, {})
-    assert "expected_ttft" == config.policy.name
-    assert ["a", "b"] == [backend.name for backend in config.backends]
+    assert config.policy.name == "expected_ttft"
+    assert [backend.name for backend in config.backends] == ["a", "b"]
     assert {"vllm"} == {backend.engine for backend in config.backends}
 
 
@@ -30,6 +30,6 @@ def test_two_vllm_takes_policy_and_addresses_from_variables() -> None:
         "ENGINE_A": "http://127.0.0.1:18101",
     }
     config = load_config(TWO_VLLM, environ)
-    assert "round_robin" == config.policy.name
-    assert 18080 == config.listen.port
-    assert "http://127.0.0.1:18101" == config.backends[0].url
+    assert config.policy.name == "round_robin"
+    assert config.listen.port == 18080
+    assert config.backends[0].url == "http://127.0.0.1:18101"

