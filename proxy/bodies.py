@@ -9,6 +9,8 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct
 
 MAX_TOKENS = 1 << 31
+ABSENT = Raw()
+"""The value of a raw field that the body leaves out."""
 
 Prompts = str | list[int | str | list[int]] | None
 """A text, several texts, token ids, or several lists of token ids."""
@@ -26,22 +28,22 @@ class Part(Struct, gc=False):
     input: Any = None
     tool_use_id: str | None = None
     content: "str | list[Part | str] | None" = None
-    image_url: Raw = Raw()
-    input_audio: Raw = Raw()
-    audio_url: Raw = Raw()
-    video_url: Raw = Raw()
-    file: Raw = Raw()
-    source: Raw = Raw()
-    file_id: Raw = Raw()
-    file_url: Raw = Raw()
-    file_data: Raw = Raw()
-    image: Raw = Raw()
-    audio: Raw = Raw()
-    video: Raw = Raw()
-    image_embeds: Raw = Raw()
-    audio_embeds: Raw = Raw()
-    data: Raw = Raw()
-    uuid: Raw = Raw()
+    image_url: Raw = ABSENT
+    input_audio: Raw = ABSENT
+    audio_url: Raw = ABSENT
+    video_url: Raw = ABSENT
+    file: Raw = ABSENT
+    source: Raw = ABSENT
+    file_id: Raw = ABSENT
+    file_url: Raw = ABSENT
+    file_data: Raw = ABSENT
+    image: Raw = ABSENT
+    audio: Raw = ABSENT
+    video: Raw = ABSENT
+    image_embeds: Raw = ABSENT
+    audio_embeds: Raw = ABSENT
+    data: Raw = ABSENT
+    uuid: Raw = ABSENT
 
 
 Content = str | list[Part | str] | None
@@ -117,14 +119,6 @@ class Body(Struct, gc=False):
     extra_key: Any = None
     lora_path: Any = None
 
-    def model_name(self) -> str | None:
-        """Return the model as the body names it, None when left out."""
-        return self.model if type(self.model) is str else None
-
-    def is_stream(self) -> bool:
-        """Tell whether events are asked for, as lax as the engines read it."""
-        return self.stream is not None and bool(self.stream == 1)
-
     def asks_usage(self) -> bool:
         """Tell whether ``stream_options`` asks for usage at the end."""
         options = self.stream_options
@@ -178,12 +172,12 @@ class ChatBody(Body, gc=False):
     """``/v1/chat/completions``."""
 
     messages: list[Message] | None = None
-    tools: Raw = Raw()
-    functions: Raw = Raw()
-    documents: Raw = Raw()
-    chat_template: Raw = Raw()
-    chat_template_kwargs: Raw = Raw()
-    reasoning_effort: Raw = Raw()
+    tools: Raw = ABSENT
+    functions: Raw = ABSENT
+    documents: Raw = ABSENT
+    chat_template: Raw = ABSENT
+    chat_template_kwargs: Raw = ABSENT
+    reasoning_effort: Raw = ABSENT
 
 
 class CompletionBody(Body, gc=False):
@@ -197,8 +191,8 @@ class ResponsesBody(Body, gc=False):
 
     input: str | list[Item] | None = None
     instructions: str | None = None
-    tools: Raw = Raw()
-    reasoning: Raw = Raw()
+    tools: Raw = ABSENT
+    reasoning: Raw = ABSENT
 
 
 class EmbeddingsBody(ChatBody, gc=False):
@@ -222,7 +216,7 @@ class MessagesBody(Body, gc=False):
 
     messages: list[Message] | None = None
     system: Content = None
-    tools: Raw = Raw()
+    tools: Raw = ABSENT
 
 
 class GenerateBody(Body, gc=False):
@@ -231,6 +225,6 @@ class GenerateBody(Body, gc=False):
     text: str | list[str] | None = None
     input_ids: Prompts = None
     token_ids: Prompts = None
-    image_data: Raw = Raw()
-    video_data: Raw = Raw()
-    audio_data: Raw = Raw()
+    image_data: Raw = ABSENT
+    video_data: Raw = ABSENT
+    audio_data: Raw = ABSENT

@@ -8,6 +8,7 @@ length leave it undetermined: prompts below one block do not teach, and the rest
 weigh by their length, which leaves an error of overhead / length.
 """
 
+from collections.abc import Callable
 from math import exp
 
 PRIOR_BYTES_PER_TOKEN = 4.0
@@ -20,65 +21,85 @@ MIN_TEXT_BYTES = 256
 MAX_MODELS = 256
 
 
-class _Sums:
-    """Decayed sums of one model."""
+class Sums:
+    """Decayed sums of one model, and their ratio.
 
-    __slots__ = ("num_bytes", "num_tokens")
+    Attributes:
+        rate: Bytes a token; 4.0 before any report.
+        last: Number of the report that taught it last.
+    """
+
+    __slots__ = ("last", "num_bytes", "num_tokens", "rate")
 
     def __init__(self) -> None:
         self.num_tokens = PRIOR_TOKENS
         self.num_bytes = PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN
+        self.rate = PRIOR_BYTES_PER_TOKEN
+        self.last = 0
 
-    def add(self, num_bytes: float, num_tokens: float) -> None:
-        keep = exp(-num_tokens / HORIZON_TOKENS)
-        self.num_tokens = self.num_tokens * keep + num_tokens
-        self.num_bytes = self.num_bytes * keep + num_bytes
+    def __repr__(self) -> str:
+        return f"<Sums [{self.rate:.2f} bytes a token]>"
 
 
 class Density:
     """Learn bytes per token of each model; of 256 models at most."""
 
-    __slots__ = ("_rates", "_sums")
+    __slots__ = ("_known", "_num_reports", "find")
 
     def __init__(self) -> None:
-        self._rates: dict[str, float] = {}
-        self._sums: dict[str, _Sums] = {}
+        self._known: dict[str, Sums] = {}
+        self._num_reports = 0
+        # What a request keeps between reading and learning: one look-up for both.
+        self.find: Callable[[str], Sums | None] = self._known.get
 
     def __repr__(self) -> str:
-        return f"<Density [{len(self._rates)} models]>"
+        return f"<Density [{len(self._known)} models]>"
 
     def bytes_per_token(self, model: str | None) -> float:
         """Return the estimate, 4.0 for a model that nothing is known of. O(1)."""
-        return self._rates.get(model or "", PRIOR_BYTES_PER_TOKEN)
+        sums = self.find(model or "")
+        return PRIOR_BYTES_PER_TOKEN if sums is None else sums.rate
 
-    def learn(self, model: str | None, text_bytes: int, num_tokens: int) -> None:
+    def learn(
+        self,
+        model: str | None,
+        text_bytes: int,
+        num_tokens: int,
+        sums: Sums | None = None,
+    ) -> None:
         """Take in one report of the engine; outliers are bounded, not dropped.
 
         The ratio is clamped to 0.5 ... 16, and one prompt moves the estimate by
         an eighth of the horizon of 200,000 tokens at most. O(1).
+
+        Args:
+            sums: What `find` gave for the model, to spare the look-up. Those of a
+                model forgotten since teach nobody.
         """
         if text_bytes < MIN_TEXT_BYTES or num_tokens <= 0:
             return
-        ratio = min(
-            MAX_BYTES_PER_TOKEN, max(MIN_BYTES_PER_TOKEN, text_bytes / num_tokens)
-        )
-        weight = min(float(num_tokens), MAX_WEIGHT_TOKENS)
-        key = model or ""
-        sums = self._admit(key)
-        sums.add(ratio * weight, weight)
-        self._rates[key] = sums.num_bytes / sums.num_tokens
+        if sums is None:
+            sums = self.find(model or "") or self._admit(model or "")
+        ratio = text_bytes / num_tokens
+        if ratio > MAX_BYTES_PER_TOKEN:
+            ratio = MAX_BYTES_PER_TOKEN
+        elif ratio < MIN_BYTES_PER_TOKEN:
+            ratio = MIN_BYTES_PER_TOKEN
+        weight = num_tokens if num_tokens < MAX_WEIGHT_TOKENS else MAX_WEIGHT_TOKENS
+        keep = exp(-weight / HORIZON_TOKENS)
+        sums.num_tokens = sums.num_tokens * keep + weight
+        sums.num_bytes = sums.num_bytes * keep + ratio * weight
+        sums.rate = sums.num_bytes / sums.num_tokens
+        self._num_reports += 1
+        sums.last = self._num_reports
 
     def forget(self, model: str) -> None:
         """Return a model to the prior."""
-        self._sums.pop(model, None)
-        self._rates.pop(model, None)
+        self._known.pop(model, None)
 
-    def _admit(self, key: str) -> _Sums:
-        sums = self._sums.pop(key, None)
-        if sums is None:
-            if len(self._sums) >= MAX_MODELS:
-                oldest = next(iter(self._sums))
-                del self._sums[oldest], self._rates[oldest]
-            sums = _Sums()
-        self._sums[key] = sums
+    def _admit(self, key: str) -> Sums:
+        known = self._known
+        if len(known) >= MAX_MODELS:
+            del known[min(known, key=lambda name: known[name].last)]
+        sums = known[key] = Sums()
         return sums

@@ -253,7 +253,7 @@ class Exchange:
         connection, self._upstream = self._upstream, None
         # A kept connection may die of old age: no fault of the backend.
         is_aged = connection is not None and connection.is_reused
-        if self._answer is None:
+        if connection is None or not connection.has_answered:
             if not is_aged:
                 self._blame(reason)
             self._num_lost += 1

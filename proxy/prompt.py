@@ -12,9 +12,15 @@ from warmroute.policies.kv.blocks import root_hash
 from warmroute.proxy.batch import BYTES_PER_ID, Batch
 from warmroute.proxy.bodies import Body
 from warmroute.proxy.config import ModelConfig
-from warmroute.proxy.density import Density
+from warmroute.proxy.density import PRIOR_BYTES_PER_TOKEN, Density, Sums
 from warmroute.proxy.form import find_fields
-from warmroute.proxy.shapes import Shape, decode_fields, find_response_id, find_shape
+from warmroute.proxy.shapes import (
+    Shape,
+    decode_fields,
+    find_response_id,
+    find_shape,
+    known_paths,
+)
 
 Grade = Literal["exact", "estimated", "none"]
 
@@ -53,6 +59,8 @@ class Prompt(msgspec.Struct, gc=False):
         max_tokens: Bound on the answer, where the body gives one.
         has_media: Images, audio or video are among the prompt.
         text_bytes: Canonical bytes over all prompts (grade estimated).
+        bytes_per_token: Of the model, as it was at the reading.
+        sums: What the model's estimate is learned in, once there was a report.
     """
 
     kind: str = "none"
@@ -68,9 +76,12 @@ class Prompt(msgspec.Struct, gc=False):
     max_tokens: int | None = None
     has_media: bool = False
     text_bytes: int = 0
+    bytes_per_token: float = PRIOR_BYTES_PER_TOKEN
+    sums: Sums | None = None
 
 
 _UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError)
+_JSON = b"application/json"
 _MAX_LENIENT_BYTES = 1 << 18
 _MAX_ROOTS = 1024
 _MAX_NAME_CHARS = 256
@@ -79,11 +90,12 @@ _MAX_NAME_CHARS = 256
 class PromptReader:
     """Read request bodies, and learn how many bytes make a token."""
 
-    __slots__ = ("_density", "_roots", "_tokenizers")
+    __slots__ = ("_density", "_roots", "_text_roots", "_tokenizers")
 
     def __init__(self, models: Iterable[ModelConfig] = ()) -> None:
         self._density = Density()
-        self._roots: dict[tuple[str, KnownGrade], int] = {}
+        self._text_roots: dict[str, int] = {}
+        self._roots = {"exact": {}, "estimated": self._text_roots}
         self._tokenizers = {model.name: model.tokenizer for model in models}
 
     def __repr__(self) -> str:
@@ -97,18 +109,17 @@ class PromptReader:
         Costs one pass over the body. A body that is not JSON of the path's shape
         gives grade ``none``, with model and stream where they can be found.
         """
-        shape = find_shape(path)
+        shape = known_paths.get(path) or find_shape(path)
         if not body or (content_encoding and not _is_plain(content_encoding)):
             return Prompt(shape.kind, pin=find_response_id(path))
-        if content_type[:1] in b"mM" and _is_form(content_type):
+        if content_type != _JSON and _is_form(content_type):
             return _read_form(shape, content_type, body)
-        batch = Batch()
+        decode, join = shape.decode, shape.join
         try:
-            fields = shape.decode(body)
-            has_prompt = shape.collect(fields, batch)
-            prompt = _describe(shape, fields)
-            if has_prompt:
-                self._fill(prompt, fields, batch)
+            fields = decode(body)
+            if join is not None and (text := join(fields)):
+                return self._read_text(shape, fields, text)
+            prompt = self._read_batch(shape, fields)
         except _UNREADABLE:
             prompt = _read_leniently(shape, body)
         if prompt.pin is None and shape.kind == "none":
@@ -132,35 +143,65 @@ class PromptReader:
         if (
             prompt.grade == "estimated"
             and not prompt.has_media
-            and not (prompt.pin is not None and prompt.kind == "responses")
+            and (prompt.pin is None or prompt.kind != "responses")
         ):
-            self._density.learn(prompt.model, prompt.text_bytes, prompt_tokens)
+            self._density.learn(
+                prompt.model, prompt.text_bytes, prompt_tokens, prompt.sums
+            )
 
     def bytes_per_token(self, model: str | None) -> float:
         """Return the current estimate for a model, 4.0 before any report."""
         return self._density.bytes_per_token(model)
 
-    def _fill(self, prompt: Prompt, fields: Body, batch: Batch) -> None:
+    def _read_text(self, shape: Shape, fields: Body, text: bytes) -> Prompt:
+        """Describe a body whose one prompt is known: `_read_batch` in one step."""
+        model = fields.model
+        name = model if type(model) is str else ""
+        sums = self._density.find(name)
+        rate = PRIOR_BYTES_PER_TOKEN if sums is None else sums.rate
+        if (
+            fields.cache_salt is not None
+            or fields.lora_path is not None
+            or fields.extra_key is not None
+            or (root := self._text_roots.get(name)) is None
+        ):
+            root = self._find_root(name, "estimated", fields, "")
+        num_bytes = len(text)
+        num_tokens = round(num_bytes / rate) or 1
+        return _describe(
+            shape,
+            fields,
+            "estimated",
+            (Piece(num_tokens, root, None, text),),
+            num_tokens,
+            False,
+            num_bytes,
+            rate,
+            sums,
+        )
+
+    def _read_batch(self, shape: Shape, fields: Body) -> Prompt:
+        batch = Batch()
+        if not shape.collect(fields, batch):
+            return _describe(shape, fields)
+        model = fields.model
+        name = model if type(model) is str else ""
+        sums = self._density.find(name)
+        rate = PRIOR_BYTES_PER_TOKEN if sums is None else sums.rate
         grade: KnownGrade = "exact" if batch.is_exact else "estimated"
-        prompt.grade = grade
-        prompt.has_media = batch.has_media
-        rate = float(BYTES_PER_ID)
-        if not batch.is_exact:
-            rate = self._density.bytes_per_token(prompt.model)
-            prompt.text_bytes = batch.kept_bytes + batch.spare_bytes
-        root = self._find_root(prompt.model or "", grade, fields, batch.media)
-        pieces = []
-        num_tokens = round(batch.spare_bytes / rate) if batch.spare_bytes else 0
-        for content in batch.kept:
-            if isinstance(content, bytes):
-                size = max(1, round(len(content) / rate))
-                pieces.append(Piece(size, root, None, content))
-            else:
-                size = len(content)
-                pieces.append(Piece(size, root, content))
-            num_tokens += size
-        prompt.pieces = tuple(pieces)
-        prompt.num_tokens = num_tokens
+        root = self._find_root(name, grade, fields, batch.media)
+        num_tokens, pieces = _weigh(batch, root, rate)
+        return _describe(
+            shape,
+            fields,
+            grade,
+            pieces,
+            num_tokens,
+            batch.has_media,
+            0 if batch.is_exact else batch.kept_bytes + batch.spare_bytes,
+            rate,
+            sums,
+        )
 
     def _find_root(
         self, model: str, grade: KnownGrade, fields: Body, media: str
@@ -173,13 +214,30 @@ class PromptReader:
             or len(model) > _MAX_NAME_CHARS
         ):
             return _separate_root(model, grade, fields, media)
-        root = self._roots.get((model, grade))
+        roots = self._roots[grade]
+        root = roots.get(model)
         if root is None:
             root = root_hash(model, grade=grade)
-            if len(self._roots) >= _MAX_ROOTS:
-                del self._roots[next(iter(self._roots))]
-            self._roots[model, grade] = root
+            if len(roots) >= _MAX_ROOTS:
+                del roots[next(iter(roots))]
+            roots[model] = root
         return root
+
+
+def _weigh(batch: Batch, root: int, rate: float) -> tuple[int, tuple[Piece, ...]]:
+    """Return the tokens of all prompts, and those kept as pieces."""
+    spare_rate = BYTES_PER_ID if batch.is_exact else rate
+    num_tokens = round(batch.spare_bytes / spare_rate)
+    pieces = []
+    for content in batch.kept:
+        if isinstance(content, bytes):
+            size = round(len(content) / rate) or 1
+            pieces.append(Piece(size, root, None, content))
+        else:
+            size = len(content)
+            pieces.append(Piece(size, root, content))
+        num_tokens += size
+    return num_tokens, tuple(pieces)
 
 
 def _separate_root(model: str, grade: KnownGrade, fields: Body, media: str) -> int:
@@ -204,18 +262,61 @@ def _name(value: object) -> str | None:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _describe(shape: Shape, fields: Body) -> Prompt:
-    stream = fields.is_stream()
-    must_ask = stream and shape.has_stream_options
+def _describe(
+    shape: Shape,
+    fields: Body,
+    grade: Grade = "none",
+    pieces: tuple[Piece, ...] = (),
+    num_tokens: int = 0,
+    has_media: bool = False,
+    text_bytes: int = 0,
+    rate: float = PRIOR_BYTES_PER_TOKEN,
+    sums: Sums | None = None,
+) -> Prompt:
+    """Put what was found of the prompt beside the fields around it."""
+    model, stream = fields.model, fields.stream
+    # As lax as the engines: 1 and 1.0 ask for events, too.
+    is_stream = stream is not None and bool(stream == 1)
+    wants_usage, can_inject = True, False
+    if is_stream and shape.has_stream_options:
+        can_inject = fields.stream_options is msgspec.UNSET
+        wants_usage = not can_inject and fields.asks_usage()
+    session = pin = limit = None
+    # Most bodies have few of these fields; the methods sort out the others.
+    if (
+        fields.user is not None
+        or fields.session_id is not None
+        or fields.prompt_cache_key is not None
+        or fields.metadata is not None
+        or fields.conversation is not None
+        or fields.session_params is not None
+    ):
+        session = fields.session_key()
+    if fields.previous_response_id is not None or fields.rid is not None:
+        pin = fields.pin_key()
+    if (
+        fields.max_tokens is not None
+        or fields.max_completion_tokens is not None
+        or fields.max_output_tokens is not None
+        or fields.sampling_params is not None
+    ):
+        limit = fields.answer_limit()
     return Prompt(
         shape.kind,
-        fields.model_name(),
-        stream=stream,
-        wants_usage=not must_ask or fields.asks_usage(),
-        can_inject_usage=must_ask and fields.stream_options is msgspec.UNSET,
-        session=fields.session_key(),
-        pin=fields.pin_key(),
-        max_tokens=fields.answer_limit(),
+        model if type(model) is str else None,
+        grade,
+        pieces,
+        num_tokens,
+        is_stream,
+        wants_usage,
+        can_inject,
+        session,
+        pin,
+        limit,
+        has_media,
+        text_bytes,
+        rate,
+        sums,
     )
 
 

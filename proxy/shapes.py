@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -18,10 +18,10 @@ from warmroute.proxy.bodies import (
     Part,
     ResponsesBody,
 )
-from warmroute.proxy.transcript import Transcript, digest_json
+from warmroute.proxy.transcript import Transcript, digest_json, join_plain_chat
 
 
-class Shape(NamedTuple):
+class Shape(msgspec.Struct, frozen=True, gc=False):
     """One kind of body.
 
     Args:
@@ -29,12 +29,15 @@ class Shape(NamedTuple):
         decode: Turns the bytes into the struct of this kind.
         collect: Puts the prompts into a batch; tells whether there are any.
         has_stream_options: Usage on a stream must be asked for (OpenAI's older APIs).
+        join: Returns the canonical bytes of a body of the commonest form in one
+            step, None for all others; the bytes are those that *collect* gives.
     """
 
     kind: str
     decode: Callable[[bytes], Body]
     collect: Callable[[Any, Batch], bool]
     has_stream_options: bool = False
+    join: Callable[[Any], bytes | None] | None = None
 
 
 def collect_chat(body: ChatBody, batch: Batch) -> bool:
@@ -153,7 +156,7 @@ _decode_messages = msgspec.json.Decoder(MessagesBody).decode
 _decode_generate = msgspec.json.Decoder(GenerateBody).decode
 
 PROMPTLESS = Shape("none", decode_fields, collect_nothing)
-_CHAT = Shape("chat", _decode_chat, collect_chat, True)
+_CHAT = Shape("chat", _decode_chat, collect_chat, True, join_plain_chat)
 _SHAPES = {
     "completions": Shape("completions", _decode_completion, collect_completion, True),
     "responses": Shape("responses", _decode_responses, collect_responses),
@@ -171,7 +174,8 @@ _SHAPES = {
 }
 _MAX_PATHS = 256
 _MAX_PATH_CHARS = 128
-_paths: dict[str, Shape] = {}
+known_paths: dict[str, Shape] = {}
+"""The paths met last, for a look-up without a call; `find_shape` fills it."""
 
 
 def find_shape(path: str) -> Shape:
@@ -180,13 +184,13 @@ def find_shape(path: str) -> Shape:
     Prefixes, a trailing slash and a query are allowed. The paths met last are
     remembered. O(1).
     """
-    shape = _paths.get(path)
+    shape = known_paths.get(path)
     if shape is None:
         shape = _match(path)
         if len(path) <= _MAX_PATH_CHARS:
-            if len(_paths) >= _MAX_PATHS:
-                del _paths[next(iter(_paths))]
-            _paths[path] = shape
+            if len(known_paths) >= _MAX_PATHS:
+                del known_paths[next(iter(known_paths))]
+            known_paths[path] = shape
     return shape
 
 

@@ -15,6 +15,8 @@ from msgspec import Raw
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from warmroute.proxy.bodies import (
+    ABSENT,
+    ChatBody,
     Content,
     Function,
     Item,
@@ -39,6 +41,7 @@ _ROLES = {
     role: ROLE + role.encode()
     for role in ("system", "developer", "user", "assistant", "tool", "function")
 }
+_ROLE_TEXTS = {role: front + TEXT for role, front in _ROLES.items()}
 _TEXT_TYPES = frozenset(
     (None, "text", "input_text", "output_text", "reasoning_text", "summary_text")
 )
@@ -87,6 +90,42 @@ def digest_json(raw: Raw) -> bytes:
     if not len(raw) or (value := _encode_sorted(_decode(raw))) in _EMPTY_JSON:
         return b""
     return xxh3_128_hexdigest(value).encode()
+
+
+def join_plain_chat(body: ChatBody) -> bytes | None:
+    """Return what `Transcript` writes for a chat of nothing but roles and texts.
+
+    None when the body holds anything else of the prompt. O(bytes): one copy of
+    each text, and the join.
+    """
+    if (
+        body.messages is None
+        or body.tools is not ABSENT
+        or body.functions is not ABSENT
+        or body.documents is not ABSENT
+        or body.chat_template is not ABSENT
+        or body.chat_template_kwargs is not ABSENT
+        or body.reasoning_effort is not ABSENT
+    ):
+        return None
+    out = []
+    for message in body.messages:
+        content = message.content
+        if (
+            type(content) is not str
+            or message.tool_calls is not None
+            or message.tool_call_id is not None
+            or message.name is not None
+            or message.reasoning_content is not None
+            or message.reasoning is not None
+            or message.function_call is not None
+            or message.audio is not None
+        ):
+            return None
+        role = message.role
+        out.append(_ROLE_TEXTS.get(role) or ROLE + role.encode() + TEXT)
+        out.append(content.encode())
+    return b"".join(out)
 
 
 class Transcript:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import (
@@ -15,6 +15,7 @@ from typing import (
     Union,
     get_args,
     get_origin,
+    overload,
 )
 
 from warmroute.policies.errors import PolicyError
@@ -30,6 +31,36 @@ if TYPE_CHECKING:
 
 Cost = tuple[float, float, float, float]
 """Seconds of one candidate: wait, miss, decode, and their total."""
+
+
+class Costs(Sequence[Cost]):
+    """The costs of all candidates as one flat run, four numbers each.
+
+    Cheaper to make and to keep than a list of tuples, which a policy may give as
+    well. Reading is O(candidates), whatever is read: it happens when somebody asks.
+    """
+
+    __slots__ = ("flat",)
+
+    def __init__(self, flat: Sequence[float]) -> None:
+        self.flat = flat
+
+    def __repr__(self) -> str:
+        return f"<Costs {list(self)}>"
+
+    def __len__(self) -> int:
+        return len(self.flat) // 4
+
+    def __iter__(self) -> Iterator[Cost]:
+        numbers = iter(self.flat)
+        return zip(numbers, numbers, numbers, numbers, strict=True)
+
+    @overload
+    def __getitem__(self, index: int) -> Cost: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Cost]: ...
+    def __getitem__(self, index: int | slice) -> Cost | list[Cost]:
+        return list(self)[index]
 
 
 @dataclass(slots=True, eq=False)

@@ -78,7 +78,7 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         *("_answer", "_at_boundary", "_bodiless", "_complete", "_early", "_excess"),
         *("_head", "_headers_seen", "_keep_alive", "_parser", "_receiver", "_sink"),
-        *("is_reused", "released_at", "transport"),
+        *("has_answered", "is_reused", "released_at", "transport"),
     )
 
     transport: asyncio.Transport
@@ -96,6 +96,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._at_boundary = True
         self._headers_seen = False
         self._complete = False
+        self.has_answered = False
         self.is_reused = False
         self.released_at = 0.0
 
@@ -123,7 +124,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._receiver = receiver
         self._bodiless = bodiless
         self._answer = None
-        self._headers_seen = self._complete = False
+        self._headers_seen = self._complete = self.has_answered = False
         self._at_boundary = True
         transport = self.transport
         # One segment for small requests; no copy of the large ones.
@@ -161,6 +162,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             return
         if self._answer is None:
+            self.has_answered = True
             self._read_head(receiver, data)
         elif self._feed(data) and self._sink is not None:
             self._sink.data(data)

@@ -193,11 +193,10 @@ def _is_content(choice: _Choice) -> bool:
 def _read(data: bytes, into: Usage) -> None:
     """Add what one JSON document reports; one that is none reports nothing."""
     try:
-        if data[:1] == b"[":
-            answers = _decode_answers(data)
-        else:
-            answers = [_decode_answer(data)]
-        for answer in answers:
+        if data[:1] != b"[":
+            _take(_decode_answer(data), into)
+            return
+        for answer in _decode_answers(data):
             _take(answer, into)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
         return

@@ -170,7 +170,10 @@ async def test_progress_on_streams_is_health(start_rig: StartRig) -> None:
 
 async def test_one_bad_backend_never_delays_the_start(start_rig: StartRig) -> None:
     """With one backend dead and one hanging, the third serves at once."""
-    hanging = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+    hanging = await asyncio.start_server(
+        lambda reader, writer: writers.append(writer), "127.0.0.1", 0
+    )
     port = hanging.sockets[0].getsockname()[1]
     rig = await start_rig(answer_ok)
     url = rig.engines[0].url
@@ -186,6 +189,8 @@ async def test_one_bad_backend_never_delays_the_start(start_rig: StartRig) -> No
     )
     assert (await second.request(post(chat()))).status == 200
     hanging.close()
+    for writer in writers:
+        writer.transport.abort()
 
 
 async def test_no_backend_is_503_with_retry_after(start_rig: StartRig) -> None:

@@ -196,8 +196,10 @@ async def test_more_than_announced_never_reaches_a_client(
 
     rig = await start_rig(smuggle)
     client = await rig.connect()
-    await client.send(post(chat()) + post(chat()))
+    await client.send(post(chat()) + post(chat(), extra="Connection: close\r\n"))
     data = await client.reader.read()
+    assert data.count(b"upstream_lost") == 2
+    assert len(rig.engines[0].requests) == 2
     assert b"evil" not in data
     assert b"garbage" not in data
     await rig.released()

@@ -11,6 +11,7 @@ from two_vllm.engines import Counters, parse_counters
 from two_vllm.environment import ensure_environment, environment_folder
 from two_vllm.errors import ExampleError
 from two_vllm.load import Answer, percentile
+from two_vllm.report import is_good, verdict
 
 ENVIRONMENT = "two_vllm.environment"
 METRICS = """\
@@ -64,6 +65,17 @@ def test_a_request_finished_twice_is_noticed() -> None:
         "p", answers, {"a": Counters(finished=1), "b": Counters(finished=1)}, 1.0
     )
     assert (once.is_exactly_once, twice.is_exactly_once) == (True, False)
+
+
+def test_replays_with_failed_requests_are_not_compared() -> None:
+    good = [Answer("x", ttft_s=0.1, prompt_tokens=9, cached_tokens=8)]
+    counters = {"a": Counters(queried_tokens=9, hit_tokens=8, finished=1)}
+    whole = outcome("whole", good, counters, 1.0)
+    failed = outcome("failed", [Answer("y", error="503")], {"a": Counters()}, 1.0)
+    assert "1.00x the hit ratio" in verdict([whole, whole])
+    assert "failed against whole: not comparable" in verdict([whole, failed])
+    assert is_good([whole])
+    assert not is_good([whole, failed])
 
 
 def test_percentile_is_the_nearest_rank() -> None:

@@ -35,16 +35,13 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """Say in words how the last policy compares with the first."""
+    """Say in words how the last policy compares with the first.
+
+    Replays with failed requests did less work, so they are not compared.
+    """
     lines = [_accounting(outcome) for outcome in outcomes]
     if len(outcomes) > 1:
-        first, last = outcomes[0], outcomes[-1]
-        hits = last.hit_ratio / max(first.hit_ratio, 1e-9)
-        ttft = last.ttft_mean_s / max(first.ttft_mean_s, 1e-9)
-        lines.append(
-            f"{last.policy} against {first.policy}: "
-            f"{hits:.2f}x the hit ratio, {ttft:.2f}x the mean TTFT"
-        )
+        lines.append(_comparison(outcomes[0], outcomes[-1]))
     return "\n".join(lines)
 
 
@@ -57,6 +54,15 @@ def as_json(outcomes: Sequence[Outcome]) -> str:
 def is_good(outcomes: Sequence[Outcome]) -> bool:
     """Tell whether every request was answered, and none twice."""
     return all(not o.errors and o.is_exactly_once for o in outcomes)
+
+
+def _comparison(first: Outcome, last: Outcome) -> str:
+    names = f"{last.policy} against {first.policy}"
+    if not is_good((first, last)) or not first.engine_hit_tokens:
+        return f"{names}: not comparable"
+    hits = last.hit_ratio / first.hit_ratio
+    ttft = last.ttft_mean_s / first.ttft_mean_s
+    return f"{names}: {hits:.2f}x the hit ratio, {ttft:.2f}x the mean TTFT"
 
 
 def _accounting(outcome: Outcome) -> str:
