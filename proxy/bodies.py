@@ -4,11 +4,15 @@ Unknown fields are skipped by the decoder. Fields outside of the prompt are ``An
 so that a wrong type there does not cost the prompt; those of the prompt are strict.
 """
 
+import json
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct
 
 MAX_TOKENS = 1 << 31
+UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError)
+_MAX_LENIENT_BYTES = 1 << 18
+
 ABSENT = Raw()
 """The value of a raw field that the body leaves out."""
 
@@ -166,6 +170,25 @@ def _find_text(value: Any, names: tuple[str, ...]) -> str | None:
     else:
         found = value[:1] if type(value) is list else [value]
     return next((text for text in found if type(text) is str and text), None)
+
+
+def read_any_json(body: bytes) -> Body:
+    """Read what Python's own parser takes, as engines use it: NaN, surrogates.
+
+    Up to 256 KiB. What is no JSON object gives a body without fields.
+    """
+    if len(body) > _MAX_LENIENT_BYTES:
+        return Body()
+    try:
+        found = json.loads(body)
+    except UNREADABLE:
+        return Body()
+    if not isinstance(found, dict):
+        return Body()
+    model = found.get("model")
+    if isinstance(model, str):
+        model = model.encode("utf-8", "replace").decode()
+    return Body(model, found.get("stream"), found.get("stream_options"))
 
 
 class ChatBody(Body, gc=False):

@@ -5,13 +5,13 @@ from itertools import chain
 from struct import Struct
 from typing import Any
 
+from warmroute.policies.routing.base import Cost, Costs
 from warmroute.proxy.flow import Flow
 from warmroute.proxy.tokens import TokenClasses
 
-Cost = tuple[float, float, float, float]
-
 _MAX_TEXT = 256
-_RECORD_BYTES = 520
+_RECORD_BYTES = 640
+_CANDIDATE_BYTES = 64
 _COST_KEYS = ("wait_s", "miss_s", "decode_s", "total_s")
 
 
@@ -28,7 +28,10 @@ class Roster:
         routable: Positions in *names* of the policy's candidates, in their order.
     """
 
-    __slots__ = ("names", "pack_costs", "pack_counts", "routable", "states", "views")
+    __slots__ = (
+        *("_costs", "candidates", "names", "pack_costs", "record_bytes"),
+        *("routable", "states", "views"),
+    )
 
     def __init__(
         self,
@@ -41,12 +44,14 @@ class Roster:
         self.states = tuple(states)
         self.views = tuple(views)
         self.routable = tuple(routable)
-        self.pack_costs = Struct(f"{4 * len(self.routable)}d")
-        self.pack_counts = Struct(f"{len(self.routable)}q")
+        self.candidates = tuple(self.names[at] for at in self.routable)
+        self._costs = Struct(f"{4 * len(self.routable)}d")
+        self.pack_costs = self._costs.pack
+        self.record_bytes = _RECORD_BYTES + _CANDIDATE_BYTES * len(self.routable)
 
-    def candidate(self, index: int) -> str:
-        """Return the name of the policy's candidate number *index*."""
-        return self.names[self.routable[index]]
+    def unpack_costs(self, packed: bytes) -> Costs:
+        """Return the costs of all candidates."""
+        return Costs(self._costs.unpack(packed))
 
     def __repr__(self) -> str:
         return f"<Roster backends={len(self.names)} routable={len(self.routable)}>"
@@ -55,7 +60,7 @@ class Roster:
 class Decision:
     """One routing decision and, once settled, its outcome.
 
-    Candidates stay as packed numbers until somebody asks for JSON.
+    Costs stay packed, and classes of tokens plain, until somebody asks for them.
 
     Args:
         request_id: The client's X-Request-Id, or ours.
@@ -63,18 +68,18 @@ class Decision:
         model: The model as the body names it.
         grade: exact, estimated or none.
         prompt_tokens: Ours at first; the engine's once settled, if reported.
-        matched: Tokens each candidate holds of the prompt, over all tiers.
+        matched: Tokens each candidate holds of the prompt, over all tiers; kept
+            as it is, so it must not change any more.
         index: The chosen one's position among the candidates.
         costs: The policy's cost of each candidate, when it prices them.
         lower: (host, disk) tokens of each candidate, part of *matched*.
     """
 
     __slots__ = (
-        *("_costs", "_lower", "_matched", "attempts", "best_tokens"),
-        *("cached_tokens", "chosen"),
-        *("duration_s", "error", "flow", "grade", "index", "model", "output_tokens"),
-        *("path", "policy", "predicted_tokens", "prompt_tokens", "reason"),
-        *("request_id", "roster", "status", "time", "tokens", "ttft_s"),
+        *("_costs", "_lower", "attempts", "cached_tokens", "chosen", "classes"),
+        *("duration_s", "error", "flow", "grade", "index", "matched", "model"),
+        *("output_tokens", "path", "policy", "predicted_tokens", "prompt_tokens"),
+        *("reason", "request_id", "roster", "size_bytes", "status", "time", "ttft_s"),
     )
 
     def __init__(
@@ -93,26 +98,32 @@ class Decision:
         costs: Sequence[Cost] | None = None,
         lower: Sequence[tuple[int, int]] | None = None,
     ) -> None:
+        if len(path) > _MAX_TEXT:
+            path = path[:_MAX_TEXT]
+        size = roster.record_bytes + len(request_id) + len(path)
+        if model is not None:
+            if len(model) > _MAX_TEXT:
+                model = model[:_MAX_TEXT]
+            size += len(model)
         self.request_id = request_id
         self.time = time
-        self.path = path if len(path) <= _MAX_TEXT else path[:_MAX_TEXT]
-        self.model = model if model is None else model[:_MAX_TEXT]
+        self.path = path
+        self.model = model
         self.grade = grade
         self.prompt_tokens = prompt_tokens
         self.policy = policy
         self.roster = roster
-        self._matched = roster.pack_counts.pack(*matched)
+        self.matched = matched
         self.index = index
-        self.chosen = roster.names[roster.routable[index]]
+        self.chosen = roster.candidates[index]
         self.predicted_tokens = matched[index]
-        self.best_tokens = max(matched)
         self.reason = reason
-        self._costs = (
-            None
-            if costs is None
-            else roster.pack_costs.pack(*chain.from_iterable(costs))
-        )
+        self._costs: bytes | None = None
+        if costs is not None:
+            flat = costs.flat if type(costs) is Costs else chain.from_iterable(costs)
+            self._costs = roster.pack_costs(*flat)
         self._lower = lower
+        self.size_bytes = size
         self.attempts = 1
         self.flow: Flow | None = None
         self.status: int | None = None
@@ -121,31 +132,28 @@ class Decision:
         self.output_tokens: int | None = None
         self.ttft_s: float | None = None
         self.duration_s: float | None = None
-        self.tokens: TokenClasses | None = None
+        self.classes: tuple[int, int, int, int, int] | None = None
 
     @property
-    def matched(self) -> tuple[int, ...]:
-        """Return the tokens that each candidate holds of the prompt."""
-        return self.roster.pack_counts.unpack(self._matched)
+    def best_tokens(self) -> int:
+        """Return the longest match among the candidates."""
+        return max(self.matched)
+
+    @property
+    def tokens(self) -> TokenClasses | None:
+        """Return the classes of the prompt's tokens, once an engine answered."""
+        return None if self.classes is None else TokenClasses(*self.classes)
 
     @property
     def is_settled(self) -> bool:
         """Return whether the outcome is known."""
         return self.status is not None
 
-    @property
-    def size_bytes(self) -> int:
-        """Return about how much memory the record holds."""
-        text = len(self.request_id) + len(self.path) + len(self.model or "")
-        return _RECORD_BYTES + text + 5 * len(self._matched)
-
     def cost(self, index: int) -> Cost | None:
         """Return the cost of candidate *index*, if the policy priced it."""
         if self._costs is None:
             return None
-        costs = self.roster.pack_costs.unpack(self._costs)
-        wait, miss, decode, total = costs[4 * index : 4 * index + 4]
-        return wait, miss, decode, total
+        return self.roster.unpack_costs(self._costs)[index]
 
     def explained(self) -> dict[str, Any]:
         """Return the decision as JSON, without an outcome."""
@@ -168,13 +176,16 @@ class Decision:
 
     def _candidates(self) -> list[dict[str, Any]]:
         positions = {at: index for index, at in enumerate(self.roster.routable)}
+        packed, costs = self._costs, None
+        if packed is not None:
+            costs = list(self.roster.unpack_costs(packed))
         return [
             {
                 "backend": name,
                 "state": self.roster.states[at],
                 "view": self.roster.views[at],
                 "matched_tokens": self._tiers(positions.get(at)),
-                "cost": self._terms(positions.get(at)),
+                "cost": _terms(costs, positions.get(at)),
             }
             for at, name in enumerate(self.roster.names)
         ]
@@ -185,13 +196,10 @@ class Decision:
         host, disk = self._lower[index] if self._lower else (0, 0)
         return {"gpu": self.matched[index] - host - disk, "host": host, "disk": disk}
 
-    def _terms(self, index: int | None) -> dict[str, float | None]:
-        cost = None if index is None else self.cost(index)
-        return dict(zip(_COST_KEYS, cost or (None,) * 4, strict=True))
-
     def _end(self) -> dict[str, Any] | None:
         if self.status is None:
             return None
+        tokens = self.tokens
         return {
             "status": self.status,
             "error": self.error,
@@ -200,9 +208,16 @@ class Decision:
             "output_tokens": self.output_tokens,
             "ttft_s": self.ttft_s,
             "duration_s": self.duration_s,
-            "tokens": self.tokens._asdict() if self.tokens else None,
+            "tokens": None if tokens is None else tokens._asdict(),
         }
 
     def __repr__(self) -> str:
         end = "open" if self.status is None else self.status
         return f"<Decision {self.request_id} {self.chosen} {self.reason} {end}>"
+
+
+def _terms(
+    costs: Sequence[Cost] | None, index: int | None
+) -> dict[str, float | None]:
+    cost = None if costs is None or index is None else costs[index]
+    return dict(zip(_COST_KEYS, cost or (None,) * 4, strict=True))

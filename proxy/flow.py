@@ -17,8 +17,8 @@ class Flow:
     """
 
     __slots__ = (
-        *("backend", "cached_tokens", "codes", "duration", "first_token"),
-        *("in_flight", "inter_token", "model", "predicted_tokens"),
+        *("backend", "cached_tokens", "choices", "codes", "duration"),
+        *("first_token", "in_flight", "inter_token", "model", "predicted_tokens"),
         *("prompt_tokens", "tokens", "unreported"),
     )
 
@@ -26,6 +26,7 @@ class Flow:
         self.model = model
         self.backend = backend
         self.in_flight = 0
+        self.choices: dict[tuple[str, str], int] = {}
         self.codes: dict[int, int] = {}
         self.duration = Histogram(DURATION_BOUNDS_S)
         self.first_token = Histogram(TTFT_BOUNDS_S)

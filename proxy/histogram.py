@@ -33,7 +33,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count *value*; O(log buckets), about 0.1 us."""
+        """Count *value*; O(log buckets), about 0.1 us. The ledger inlines it."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 

@@ -1,12 +1,18 @@
 """The ledger: one record a request, and the counts behind every metric."""
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from warmroute.proxy.decision import Decision
 from warmroute.proxy.flow import Flow
-from warmroute.proxy.histogram import ROUTING_BOUNDS_S, Histogram
+from warmroute.proxy.histogram import (
+    DURATION_BOUNDS_S,
+    ROUTING_BOUNDS_S,
+    TTFT_BOUNDS_S,
+    Histogram,
+)
 from warmroute.proxy.tokens import TokenTotals, classify
 
 REASONS = frozenset({"prefix", "load", "session", "pin", "only", "fallback"})
@@ -30,9 +36,9 @@ class Ledger:
     """
 
     __slots__ = (
-        *("_bytes", "_by_id", "_flows", "_max_bytes", "_max_records", "_ring"),
-        *("_warned", "choices", "listeners", "policy_errors", "rejections"),
-        *("retries", "routing", "totals"),
+        *("_bytes", "_departed", "_flows", "_gone", "_max_bytes", "_max_records"),
+        *("_models", "_ring", "_warned", "listeners", "policy_errors"),
+        *("rejections", "retries", "routing"),
     )
 
     def __init__(
@@ -41,16 +47,16 @@ class Ledger:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._ring: deque[Decision] = deque()
-        self._by_id: dict[str, Decision] = {}
         self._bytes = 0
-        self._flows: dict[str | None, dict[str, Flow]] = {OTHER: {}}
+        self._models = {OTHER}
+        self._flows: dict[tuple[str | None, str], Flow] = {}
+        self._departed: list[Flow] = []
+        self._gone = TokenTotals()
         self._warned: dict[tuple[str, str], tuple[float, int]] = {}
-        self.choices: dict[tuple[str, str, str], int] = {}
         self.retries: dict[str, int] = {}
         self.rejections: dict[str, int] = {}
         self.policy_errors: dict[str, int] = {}
         self.routing = Histogram(ROUTING_BOUNDS_S)
-        self.totals = TokenTotals()
         self.listeners: list[Callable[[Decision], None]] = []
 
     def know_models(self, names: Iterable[str]) -> None:
@@ -59,15 +65,15 @@ class Ledger:
         Only names that backends announced belong here, never a client's.
         """
         for name in names:
-            if name not in self._flows and len(self._flows) < _MAX_LABELS:
-                self._flows[name] = {}
+            if len(self._models) >= _MAX_LABELS:
+                return
+            self._models.add(name)
 
     def forget_backend(self, name: str) -> None:
         """Drop the series of a removed backend; the totals keep its tokens."""
-        for flows in self._flows.values():
-            flows.pop(name, None)
-        for key in [key for key in self.choices if key[2] == name]:
-            del self.choices[key]
+        for key in [key for key in self._flows if key[1] == name]:
+            self._departed.append(self._flows.pop(key))
+        self._fold_departed()
 
     def open(self, decision: Decision, routing_s: float) -> None:
         """Record a decision that is about to be sent; O(1).
@@ -77,16 +83,22 @@ class Ledger:
             routing_s: Seconds from the parsed request to the decision.
         """
         self._enter(decision)
-        self.routing.observe(routing_s)
-        self._keep(decision)
+        routing, ring = self.routing, self._ring
+        routing.counts[bisect_left(ROUTING_BOUNDS_S, routing_s)] += 1
+        routing.sum += routing_s
+        ring.append(decision)
+        self._bytes += decision.size_bytes
+        while len(ring) > self._max_records or self._bytes > self._max_bytes:
+            self._bytes -= ring.popleft().size_bytes
 
     def reopen(self, decision: Decision, index: int, reason: str) -> None:
         """Send *decision* to candidate *index* instead, because of *reason*."""
-        self._leave(decision)
+        if decision.flow is not None:
+            decision.flow.in_flight -= 1
         self.retries[reason] = self.retries.get(reason, 0) + 1
         decision.attempts += 1
         decision.index = index
-        decision.chosen = decision.roster.candidate(index)
+        decision.chosen = decision.roster.candidates[index]
         decision.predicted_tokens = decision.matched[index]
         self._enter(decision)
 
@@ -124,9 +136,10 @@ class Ledger:
         decision.output_tokens = output_tokens
         decision.ttft_s = ttft_s
         decision.error = error
+        flow = decision.flow or self._flow(decision.model, decision.chosen)
+        _count_end(flow, status, duration_s, ttft_s)
         if ttft_s is not None or 200 <= status < 300:
-            self._classify(decision, seen_tokens, prompt_tokens)
-        self._count(decision)
+            _count_tokens(flow, decision, seen_tokens, prompt_tokens)
         if error is not None:
             self._warn(decision, error)
         if logger.isEnabledFor(logging.DEBUG):
@@ -143,8 +156,11 @@ class Ledger:
         self.policy_errors[plugin] = self.policy_errors.get(plugin, 0) + 1
 
     def find(self, request_id: str) -> Decision | None:
-        """Return the newest record of *request_id* that is still kept; O(1)."""
-        return self._by_id.get(request_id)
+        """Return the newest record of *request_id* that is kept; O(records)."""
+        for decision in reversed(self._ring):
+            if decision.request_id == request_id:
+                return decision
+        return None
 
     def newest(self) -> Iterator[Decision]:
         """Iterate over the records kept, newest first."""
@@ -152,7 +168,27 @@ class Ledger:
 
     def flows(self) -> list[Flow]:
         """Return the counters of every (model, backend) met so far."""
-        return [flow for flows in self._flows.values() for flow in flows.values()]
+        return list(self._flows.values())
+
+    @property
+    def choices(self) -> dict[tuple[str, str, str], int]:
+        """Return the requests sent by policy, reason and backend."""
+        counts: dict[tuple[str, str, str], int] = {}
+        for flow in self._flows.values():
+            for (policy, reason), num in flow.choices.items():
+                key = (policy, reason, flow.backend)
+                counts[key] = counts.get(key, 0) + num
+        return counts
+
+    @property
+    def totals(self) -> TokenTotals:
+        """Return the token classes of all requests, also of removed backends."""
+        self._fold_departed()
+        totals = TokenTotals()
+        totals.add(self._gone.snapshot())
+        for flow in (*self._flows.values(), *self._departed):
+            totals.add(flow.tokens.snapshot())
+        return totals
 
     @property
     def size_bytes(self) -> int:
@@ -165,76 +201,34 @@ class Ledger:
     def __repr__(self) -> str:
         return f"<Ledger records={len(self._ring)} bytes={self._bytes}>"
 
-    def _keep(self, decision: Decision) -> None:
-        ring, by_id = self._ring, self._by_id
-        ring.append(decision)
-        by_id[decision.request_id] = decision
-        self._bytes += decision.size_bytes
-        while len(ring) > self._max_records or self._bytes > self._max_bytes:
-            old = ring.popleft()
-            self._bytes -= old.size_bytes
-            if by_id.get(old.request_id) is old:
-                del by_id[old.request_id]
-
     def _enter(self, decision: Decision) -> None:
-        flow = self._flow(decision.model, decision.chosen)
+        chosen, model = decision.chosen, decision.model
+        flow = self._flows.get((model, chosen)) or self._flow(model, chosen)
         flow.in_flight += 1
         decision.flow = flow
-        reason = decision.reason if decision.reason in REASONS else OTHER
-        key = (decision.policy, reason, decision.chosen)
-        self.choices[key] = self.choices.get(key, 0) + 1
-
-    def _leave(self, decision: Decision) -> Flow:
-        flow = decision.flow or self._flow(decision.model, decision.chosen)
-        flow.in_flight -= 1
-        return flow
+        try:
+            flow.choices[decision.policy, decision.reason] += 1
+        except KeyError:
+            reason = decision.reason if decision.reason in REASONS else OTHER
+            key = (decision.policy, reason)
+            flow.choices[key] = flow.choices.get(key, 0) + 1
 
     def _flow(self, model: str | None, backend: str) -> Flow:
-        flows = self._flows.get(model)
-        if flows is None:
-            model = OTHER
-            flows = self._flows[OTHER]
-        flow = flows.get(backend)
+        label = model if model is not None and model in self._models else OTHER
+        flow = self._flows.get((label, backend))
         if flow is None:
-            flow = flows[backend] = Flow(model or OTHER, backend)
+            flow = self._flows[label, backend] = Flow(label, backend)
         return flow
 
-    def _classify(
-        self, decision: Decision, seen_tokens: int, prompt_tokens: int | None
-    ) -> None:
-        ours, predicted = decision.prompt_tokens, decision.predicted_tokens
-        best = decision.best_tokens
-        reported = decision.cached_tokens
-        if prompt_tokens is not None and prompt_tokens != ours:
-            decision.prompt_tokens = prompt_tokens
-            # Our counts are estimates in the same ratio to the engine's: without
-            # the ratio, a wrong length would look like a wrong view.
-            if ours > 0 and decision.grade == "estimated":
-                predicted = predicted * prompt_tokens // ours
-                best = best * prompt_tokens // ours
-                seen_tokens = seen_tokens * prompt_tokens // ours
-        cached = predicted if reported is None else reported
-        decision.tokens = classify(
-            decision.prompt_tokens, cached, predicted, best, seen_tokens
-        )
-
-    def _count(self, decision: Decision) -> None:
-        flow = self._leave(decision)
-        status, tokens = decision.status or 0, decision.tokens
-        flow.codes[status] = flow.codes.get(status, 0) + 1
-        flow.duration.observe(decision.duration_s or 0.0)
-        if decision.ttft_s is not None:
-            flow.first_token.observe(decision.ttft_s)
-        if tokens is None:
-            return
-        flow.prompt_tokens += decision.prompt_tokens
-        flow.predicted_tokens += decision.predicted_tokens
-        if decision.cached_tokens is None:
-            flow.unreported += 1
-        else:
-            flow.cached_tokens += decision.cached_tokens
-        flow.tokens.add(tokens)
-        self.totals.add(tokens)
+    def _fold_departed(self) -> None:
+        """Sum up the flows of removed backends whose last request has ended."""
+        left = []
+        for flow in self._departed:
+            if flow.in_flight > 0:
+                left.append(flow)
+            else:
+                self._gone.add(flow.tokens.snapshot())
+        self._departed = left
 
     def _tell(self, decision: Decision) -> None:
         for listener in self.listeners:
@@ -263,6 +257,50 @@ class Ledger:
                 "suppressed": suppressed,
             },
         )
+
+
+def _count_end(
+    flow: Flow, status: int, duration_s: float, ttft_s: float | None
+) -> None:
+    flow.in_flight -= 1
+    try:
+        flow.codes[status] += 1
+    except KeyError:
+        flow.codes[status] = 1
+    duration = flow.duration
+    duration.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
+    duration.sum += duration_s
+    if ttft_s is not None:
+        first_token = flow.first_token
+        first_token.counts[bisect_left(TTFT_BOUNDS_S, ttft_s)] += 1
+        first_token.sum += ttft_s
+
+
+def _count_tokens(
+    flow: Flow, decision: Decision, seen_tokens: int, prompt_tokens: int | None
+) -> None:
+    predicted, best = decision.predicted_tokens, decision.best_tokens
+    ours, reported = decision.prompt_tokens, decision.cached_tokens
+    flow.predicted_tokens += predicted
+    if prompt_tokens is None:
+        prompt_tokens = ours
+    elif prompt_tokens != ours:
+        decision.prompt_tokens = prompt_tokens
+        # Our counts are estimates in the same ratio to the engine's: without the
+        # ratio, a wrong length would look like a wrong view.
+        if ours > 0 and decision.grade == "estimated":
+            predicted = predicted * prompt_tokens // ours
+            best = best * prompt_tokens // ours
+            seen_tokens = seen_tokens * prompt_tokens // ours
+    flow.prompt_tokens += prompt_tokens
+    if reported is None:
+        flow.unreported += 1
+        reported = predicted
+    else:
+        flow.cached_tokens += reported
+    classes = classify(prompt_tokens, reported, predicted, best, seen_tokens)
+    decision.classes = classes
+    flow.tokens.add(classes)
 
 
 def _log_access(decision: Decision) -> None:

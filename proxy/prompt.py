@@ -1,6 +1,5 @@
 """What a request asks for: its prompts, in the grade that can be known."""
 
-import json
 from array import array
 from collections.abc import Iterable
 from typing import Literal
@@ -8,12 +7,12 @@ from typing import Literal
 import msgspec
 
 from warmroute.policies.kv.blocks import Grade as KnownGrade
-from warmroute.policies.kv.blocks import root_hash
 from warmroute.proxy.batch import BYTES_PER_ID, Batch
-from warmroute.proxy.bodies import Body
+from warmroute.proxy.bodies import UNREADABLE, Body, read_any_json
 from warmroute.proxy.config import ModelConfig
 from warmroute.proxy.density import PRIOR_BYTES_PER_TOKEN, Density, Sums
 from warmroute.proxy.form import find_fields
+from warmroute.proxy.roots import Roots
 from warmroute.proxy.shapes import (
     Shape,
     decode_fields,
@@ -80,22 +79,17 @@ class Prompt(msgspec.Struct, gc=False):
     sums: Sums | None = None
 
 
-_UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError)
 _JSON = b"application/json"
-_MAX_LENIENT_BYTES = 1 << 18
-_MAX_ROOTS = 1024
-_MAX_NAME_CHARS = 256
 
 
 class PromptReader:
     """Read request bodies, and learn how many bytes make a token."""
 
-    __slots__ = ("_density", "_roots", "_text_roots", "_tokenizers")
+    __slots__ = ("_density", "_roots", "_tokenizers")
 
     def __init__(self, models: Iterable[ModelConfig] = ()) -> None:
         self._density = Density()
-        self._text_roots: dict[str, int] = {}
-        self._roots = {"exact": {}, "estimated": self._text_roots}
+        self._roots = Roots()
         self._tokenizers = {model.name: model.tokenizer for model in models}
 
     def __repr__(self) -> str:
@@ -120,7 +114,7 @@ class PromptReader:
             if join is not None and (text := join(fields)):
                 return self._read_text(shape, fields, text)
             prompt = self._read_batch(shape, fields)
-        except _UNREADABLE:
+        except UNREADABLE:
             prompt = _read_leniently(shape, body)
         if prompt.pin is None and shape.kind == "none":
             prompt.pin = find_response_id(path)
@@ -154,7 +148,7 @@ class PromptReader:
         return self._density.bytes_per_token(model)
 
     def _read_text(self, shape: Shape, fields: Body, text: bytes) -> Prompt:
-        """Describe a body whose one prompt is known: `_read_batch` in one step."""
+        """Describe a body of one text; equals `_read_batch`, in fewer steps."""
         model = fields.model
         name = model if type(model) is str else ""
         sums = self._density.find(name)
@@ -163,9 +157,9 @@ class PromptReader:
             fields.cache_salt is not None
             or fields.lora_path is not None
             or fields.extra_key is not None
-            or (root := self._text_roots.get(name)) is None
+            or (root := self._roots.known_text(name)) is None
         ):
-            root = self._find_root(name, "estimated", fields, "")
+            root = self._roots.find(name, "estimated", fields)
         num_bytes = len(text)
         num_tokens = round(num_bytes / rate) or 1
         return _describe(
@@ -189,7 +183,7 @@ class PromptReader:
         sums = self._density.find(name)
         rate = PRIOR_BYTES_PER_TOKEN if sums is None else sums.rate
         grade: KnownGrade = "exact" if batch.is_exact else "estimated"
-        root = self._find_root(name, grade, fields, batch.media)
+        root = self._roots.find(name, grade, fields, batch.media)
         num_tokens, pieces = _weigh(batch, root, rate)
         return _describe(
             shape,
@@ -202,26 +196,6 @@ class PromptReader:
             rate,
             sums,
         )
-
-    def _find_root(
-        self, model: str, grade: KnownGrade, fields: Body, media: str
-    ) -> int:
-        if (
-            media
-            or fields.cache_salt is not None
-            or fields.lora_path is not None
-            or fields.extra_key is not None
-            or len(model) > _MAX_NAME_CHARS
-        ):
-            return _separate_root(model, grade, fields, media)
-        roots = self._roots[grade]
-        root = roots.get(model)
-        if root is None:
-            root = root_hash(model, grade=grade)
-            if len(roots) >= _MAX_ROOTS:
-                del roots[next(iter(roots))]
-            roots[model] = root
-        return root
 
 
 def _weigh(batch: Batch, root: int, rate: float) -> tuple[int, tuple[Piece, ...]]:
@@ -240,26 +214,12 @@ def _weigh(batch: Batch, root: int, rate: float) -> tuple[int, tuple[Piece, ...]
     return num_tokens, tuple(pieces)
 
 
-def _separate_root(model: str, grade: KnownGrade, fields: Body, media: str) -> int:
-    extra = [f"media={media}"] if media else []
-    if (key := _name(fields.extra_key)) is not None:
-        extra.append(f"extra_key={key}")
-    lora, salt = _name(fields.lora_path), _name(fields.cache_salt)
-    return root_hash(model, lora=lora, salt=salt, grade=grade, extra=extra)
-
-
 def _is_plain(content_encoding: bytes) -> bool:
     return content_encoding.strip().lower() in (b"", b"identity")
 
 
 def _is_form(content_type: bytes) -> bool:
     return content_type[:10].lower() == b"multipart/"
-
-
-def _name(value: object) -> str | None:
-    if value is None or value == "":
-        return None
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _describe(
@@ -323,27 +283,11 @@ def _describe(
 def _read_leniently(shape: Shape, body: bytes) -> Prompt:
     try:
         fields = decode_fields(body)
-    except _UNREADABLE:
-        fields = _read_any_json(body)
+    except UNREADABLE:
+        fields = read_any_json(body)
     prompt = _describe(shape, fields)
     prompt.can_inject_usage = False
     return prompt
-
-
-def _read_any_json(body: bytes) -> Body:
-    """Read what Python's own parser takes, as engines use it: NaN, surrogates."""
-    if len(body) > _MAX_LENIENT_BYTES:
-        return Body()
-    try:
-        found = json.loads(body)
-    except _UNREADABLE:
-        return Body()
-    if not isinstance(found, dict):
-        return Body()
-    model = found.get("model")
-    if isinstance(model, str):
-        model = model.encode("utf-8", "replace").decode()
-    return Body(model, found.get("stream"), found.get("stream_options"))
 
 
 def _read_form(shape: Shape, content_type: bytes, body: bytes) -> Prompt:

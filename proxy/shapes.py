@@ -66,6 +66,11 @@ def collect_completion(body: CompletionBody, batch: Batch) -> bool:
     return batch.add_prompts(body.prompt)
 
 
+def join_completion(body: CompletionBody) -> bytes | None:
+    """Return the bytes of a completion of one raw text, None otherwise."""
+    return body.prompt.encode() if type(body.prompt) is str else None
+
+
 def collect_responses(body: ResponsesBody, batch: Batch) -> bool:
     """Collect tools, instructions and input items as one prompt."""
     if body.input is None:
@@ -158,7 +163,9 @@ _decode_generate = msgspec.json.Decoder(GenerateBody).decode
 PROMPTLESS = Shape("none", decode_fields, collect_nothing)
 _CHAT = Shape("chat", _decode_chat, collect_chat, True, join_plain_chat)
 _SHAPES = {
-    "completions": Shape("completions", _decode_completion, collect_completion, True),
+    "completions": Shape(
+        "completions", _decode_completion, collect_completion, True, join_completion
+    ),
     "responses": Shape("responses", _decode_responses, collect_responses),
     "embeddings": Shape("embeddings", _decode_embeddings, collect_embeddings),
     "classify": Shape("classify", _decode_embeddings, collect_embeddings),

@@ -25,8 +25,8 @@ class TokenClasses(NamedTuple):
 
 def classify(
     prompt: int, cached: int, predicted: int, best: int, seen: int
-) -> TokenClasses:
-    """Put every prompt token into one class.
+) -> tuple[int, int, int, int, int]:
+    """Put every prompt token into one class, in the order of `TokenClasses`.
 
     Claims are taken in order of how well they are known: the engine's report
     (*cached*), the view's promise here (*predicted*), the best promise of any
@@ -35,7 +35,7 @@ def classify(
     Claims above *prompt* or below zero are clamped.
     """
     if prompt <= 0:
-        return _NOTHING
+        return 0, 0, 0, 0, 0
     reach = hit = 0 if cached < 0 else cached if cached < prompt else prompt
     unpredicted = elsewhere = evicted = 0
     if predicted > reach:
@@ -47,10 +47,7 @@ def classify(
     if seen > reach:
         evicted = (seen if seen < prompt else prompt) - reach
         reach += evicted
-    return TokenClasses(hit, prompt - reach, evicted, elsewhere, unpredicted)
-
-
-_NOTHING = TokenClasses(0, 0, 0, 0, 0)
+    return hit, prompt - reach, evicted, elsewhere, unpredicted
 
 
 class TokenTotals:
@@ -67,8 +64,8 @@ class TokenTotals:
     def __init__(self) -> None:
         self.hit = self.cold = self.evicted = self.elsewhere = self.unpredicted = 0
 
-    def add(self, classes: TokenClasses) -> None:
-        """Add one request's *classes*."""
+    def add(self, classes: tuple[int, int, int, int, int]) -> None:
+        """Add *classes*, in the order of `TokenClasses`."""
         hit, cold, evicted, elsewhere, unpredicted = classes
         self.hit += hit
         self.cold += cold

@@ -21,6 +21,7 @@ def check_integrity(tree: "Tree") -> None:
         _check_leaf(tree, run)
     _check_books(tree, runs)
     _check_holders(tree, runs)
+    assert tree.num_bytes == _count_bytes(tree, runs), "bytes miscounted"
     assert tree.num_bytes <= tree.max_bytes or not runs, "cap exceeded"
 
 
@@ -56,7 +57,6 @@ def _check_leaf(tree: "Tree", run: "Run") -> None:
 def _check_books(tree: "Tree", runs: "list[Run]") -> None:
     assert tree.num_runs == len(runs), "runs miscounted"
     assert tree.num_blocks == sum(len(run.hashes) for run in runs), "blocks miscounted"
-    assert tree.num_members == sum(len(run.used) for run in runs), "members miscounted"
     found = {block: run for run in runs if run.by_hash for block in run.hashes}
     assert tree.by_hash == found, "blocks not found by hash"
     distinct = {block for run in runs for block in run.hashes}
@@ -80,5 +80,13 @@ def _check_holders(tree: "Tree", runs: "list[Run]") -> None:
         for block, num_extra in owner.extra.items():
             assert num_extra > 0, "empty extra count"
             assert (number, block) in held, "extra count of a block that is gone"
-    extras = sum(len(holder.extra) for holder in tree.holders.all)
-    assert tree.num_extras == extras, "extras miscounted"
+
+
+def _count_bytes(tree: "Tree", runs: "list[Run]") -> int:
+    return (
+        len(runs) * cost.RUN_BYTES
+        + sum(len(run.used) for run in runs) * cost.MEMBER_BYTES
+        + sum(len(run.hashes) for run in runs) * cost.BLOCK_BYTES
+        + len(tree.by_hash) * cost.BY_HASH_BYTES
+        + sum(len(owner.extra) for owner in tree.holders.all) * cost.EXTRA_BYTES
+    )

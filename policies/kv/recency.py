@@ -36,11 +36,17 @@ class Recency:
     def __contains__(self, run: Run) -> bool:
         return any(entry[2] is run for entry in self._heap)
 
-    def push(self, run: Run) -> None:
-        """Take in a run that has come to belong here; twice does no harm."""
+    def push(self, run: Run, stamp: float | None = None) -> None:
+        """Take in a run that has come to belong here; twice does no harm.
+
+        Args:
+            run: The run.
+            stamp: The one that counts for it, where the caller knows.
+        """
         if len(self._heap) >= self._ceiling:
             self._fill({entry[2] for entry in self._heap})
-        stamp = self._stamp_of(run)
+        if stamp is None:
+            stamp = self._stamp_of(run)
         if stamp is not None:
             heappush(self._heap, (stamp, -run.start, run))
 

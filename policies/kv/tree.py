@@ -28,6 +28,10 @@ class Tree:
 
     Each step keeps the books right, so that the operations of `PrefixIndex` need not
     know them.
+
+    Attributes:
+        version: Changes whenever a `path` found before may no longer be one.
+        num_bytes: Memory in use, by constants that bound what Python allocates.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -36,10 +40,10 @@ class Tree:
         self.root = Run(None, 0, array("Q"), 0)
         self.by_hash: dict[int, Run] = {}
         self.leaves = Recency(_leaf_stamp)
+        self.version = 0
         self.num_runs = 0
-        self.num_members = 0
         self.num_blocks = 0
-        self.num_extras = 0
+        self.num_bytes = 0
 
     @property
     def max_bytes(self) -> int:
@@ -49,18 +53,8 @@ class Tree:
     @max_bytes.setter
     def max_bytes(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._shrink()
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory in use, by constants that bound what Python allocates."""
-        return (
-            self.num_runs * RUN_BYTES
-            + self.num_members * MEMBER_BYTES
-            + self.num_blocks * BLOCK_BYTES
-            + len(self.by_hash) * BY_HASH_BYTES
-            + self.num_extras * EXTRA_BYTES
-        )
+        if self.num_bytes > max_bytes:
+            self._shrink()
 
     def path(self, hashes: Sequence[int]) -> tuple[list[Run], int]:
         """Return the runs that a chain passes, and how many of its blocks are here.
@@ -88,8 +82,10 @@ class Tree:
         """Split *run* behind its first *at* blocks; return the new run in front."""
         num_before = len(run.used)
         head = run.split(at)
+        self.version += 1
         self.num_runs += 1
-        self.num_members += len(head.used) + len(run.used) - num_before
+        num_more = len(head.used) + len(run.used) - num_before
+        self.num_bytes += RUN_BYTES + num_more * MEMBER_BYTES
         if run.by_hash:
             self.by_hash.update(zip(head.hashes, repeat(head)))
         for holder in head.used:
@@ -106,30 +102,38 @@ class Tree:
         A leaf that nobody else has grows in place, so a chat stays one run.
         """
         owner = self.holders.all[holder]
+        num_new = len(hashes)
+        num_bytes = num_new * BLOCK_BYTES
         if (
             parent.full == 1 << holder
             and parent.partial is None
             and not parent.children
             and parent.tokens == tokens
         ):
-            parent.hashes.extend(hashes)
-            parent.used[holder] = parent.last = stamp
-            if parent.by_hash:
-                self.by_hash.update(zip(hashes, repeat(parent)))
             run = parent
+            run.hashes.extend(hashes)
+            run.used[holder] = run.last = stamp
+            if run.by_hash:
+                self.by_hash.update(zip(hashes, repeat(run)))
+                num_bytes += num_new * BY_HASH_BYTES
         else:
-            run = Run(parent, parent.end, array("Q", hashes), tokens)
-            self._adopt(parent, run)
-            self.num_members += 1
+            start = parent.start + len(parent.hashes)
+            run = Run(parent, start, array("Q", hashes), tokens)
+            if parent.children is None:
+                parent.children = {}
+            parent.children[hashes[0]] = run
             run.full, run.used[holder], run.last = 1 << holder, stamp, stamp
             run.hits = 1
-            self.leaves.push(run)
+            self.num_runs += 1
+            num_bytes += RUN_BYTES + MEMBER_BYTES
+            self.leaves.push(run, stamp)
             if owner.recency is not None:
-                owner.recency.push(run)
-        num_new = len(hashes)
+                owner.recency.push(run, stamp)
+        self.version += 1
+        self.num_bytes += num_bytes
         self.num_blocks += num_new
         owner.blocks += num_new
-        owner.tokens += num_new * run.tokens
+        owner.tokens += num_new * tokens
         return run
 
     def hold(self, run: Run, holder: int, num_blocks: int, stamp: float) -> int:
@@ -145,7 +149,7 @@ class Tree:
             owner.blocks += num_blocks - held
             owner.tokens += (num_blocks - held) * run.tokens
             if not held:
-                self.num_members += 1
+                self.num_bytes += MEMBER_BYTES
                 if owner.recency is not None:
                     owner.recency.push(run)
         return held
@@ -158,11 +162,13 @@ class Tree:
         owner = self.holders.all[holder]
         if owner.extra:
             for block in run.hashes[keep:held]:
-                self.num_extras -= owner.extra.pop(block, None) is not None
+                if owner.extra.pop(block, None) is not None:
+                    self.num_bytes -= EXTRA_BYTES
         owner.blocks -= held - keep
         owner.tokens -= (held - keep) * run.tokens
         run.hold(holder, keep)
-        self.num_members -= not keep
+        if not keep:
+            self.num_bytes -= MEMBER_BYTES
         self._trim(run)
 
     def drop_behind(
@@ -188,6 +194,7 @@ class Tree:
         if not run.by_hash:
             run.by_hash = True
             self.by_hash.update(zip(run.hashes, repeat(run)))
+            self.num_bytes += len(run.hashes) * BY_HASH_BYTES
 
     def recency(self, holder: int) -> Recency:
         """Return the order of last use of what *holder* has. O(runs of all)."""
@@ -213,11 +220,10 @@ class Tree:
         owner = self.holders.all[holder]
         if owner.capacity is not None and owner.tokens > owner.capacity:
             self.evict(holder, owner.tokens - owner.capacity)
-        self._shrink()
+        if self.num_bytes > self._max_bytes:
+            self._shrink()
 
     def _shrink(self) -> None:
-        if self.num_bytes <= self._max_bytes:
-            return
         while (excess := self.num_bytes - self._max_bytes) > 0:
             run = self.leaves.oldest()
             if run is None:
@@ -231,12 +237,6 @@ class Tree:
         if getsizeof(self.by_hash) > _MAX_DICT_BYTES * len(self.by_hash) + _DICT_SLACK:
             self.by_hash = dict(self.by_hash)
 
-    def _adopt(self, parent: Run, run: Run) -> None:
-        if parent.children is None:
-            parent.children = {}
-        parent.children[run.hashes[0]] = run
-        self.num_runs += 1
-
     def _trim(self, run: Run) -> None:
         """Take out the tail that nobody has, and structure that leads nowhere."""
         while run.parent is not None and not run.children:
@@ -246,10 +246,13 @@ class Tree:
                 return
             parent, first = run.parent, run.hashes[0]
             gone = run.cut(reach)
+            self.version += 1
             self.num_blocks -= len(gone)
+            self.num_bytes -= len(gone) * BLOCK_BYTES
             if run.by_hash:
                 for block in gone:
                     del self.by_hash[block]
+                self.num_bytes -= len(gone) * BY_HASH_BYTES
             if reach:
                 self.leaves.push(run)
                 return
@@ -258,6 +261,7 @@ class Tree:
             parent.children = parent.children or None
             run.parent = None
             self.num_runs -= 1
+            self.num_bytes -= RUN_BYTES
             run = parent
 
 

@@ -58,19 +58,20 @@ class ExpectedTtft:
 
     def choose(self, query: Query, candidates: Sequence[Candidate]) -> Choice:
         """Price every candidate and choose the cheapest."""
-        now, prompt, stall = query.now, query.prompt_tokens, self.stall_weight
-        alpha = self._alpha(query.rho)
+        now, prompt, rho = query.now, query.prompt_tokens, query.rho
+        stall, alpha = self.stall_weight, self.alpha_cap
+        if rho < 1.0 and alpha * (1.0 - rho) > 1.0:
+            alpha = 1.0 / (1.0 - rho)
         flat: list[float] = []
         least = second = inf
-        near = 0.0
-        best = longest = 0
+        best, near, longest = 0, 0.0, 0
         speed: SpeedClass | None = None
-        # One loop without calls: it is the dearest part of a decision.
+        # One loop without calls, which skips what is zero: the dearest of a decision.
         for one in candidates:
             if one.speed is not speed:
                 speed = one.speed
                 alone, per_request, per_token = self._decode_prices(query, speed)
-            rate = one.rate
+            rate, matched = one.rate, one.matched_tokens
             backlog: float = one.prefill_tokens
             if backlog:
                 since, newest = one.head_since, one.last_first_token
@@ -81,18 +82,18 @@ class ExpectedTtft:
                 backlog -= done if done < most else most
                 if backlog < 0.0:
                     backlog = 0.0
-            wait = (backlog + one.queued_tokens) / rate
-            matched = one.matched_tokens
+            backlog += one.queued_tokens
+            wait = backlog / rate if backlog else 0.0
+            price = alpha
+            if one.decodes:
+                price += stall * one.decodes
             if matched > longest:
                 longest = matched
-            miss = 0.0
-            if matched < prompt:
-                miss = (alpha + stall * one.decodes) * (prompt - matched) / rate
+            miss = price * (prompt - matched) / rate if matched < prompt else 0.0
             decode = alone + per_request * one.requests + per_token * one.context_tokens
             total = wait + miss + decode
             if total < least:
-                second, least, near = least, total, wait + miss
-                best = len(flat)
+                second, least, near, best = least, total, wait + miss, len(flat)
             elif total < second:
                 second = total
             flat += (wait, miss, decode, total)
@@ -103,9 +104,6 @@ class ExpectedTtft:
         matched = candidates[index].matched_tokens
         reason = "prefix" if matched and matched == longest else "load"
         return Choice(index, reason, Costs(flat))
-
-    def _alpha(self, rho: float) -> float:
-        return min(self.alpha_cap, 1.0 / (1.0 - rho)) if rho < 1.0 else self.alpha_cap
 
     def _decode_prices(
         self, query: Query, speed: SpeedClass
