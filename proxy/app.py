@@ -4,41 +4,49 @@ Nothing else in the proxy knows how the parts find each other.
 """
 
 import asyncio
-import contextlib
 import importlib.util
 import logging
 import signal
+import ssl
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 from aiohttp import web
 
-from warmroute.policies.errors import ConfigError
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy import logs
 from warmroute.proxy.admin import make_admin
-from warmroute.proxy.admin_state import AdminState, IndexFacts, Learned, ReloadStatus
+from warmroute.proxy.admin_state import AdminState, IndexFacts, Learned
 from warmroute.proxy.backend import Backend
-from warmroute.proxy.config import Config, backend_config, changed_listeners
+from warmroute.proxy.config import Config, backend_config
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
 from warmroute.proxy.port import DataPort
-from warmroute.proxy.process import raise_file_limit, server_tls, tune_allocator
+from warmroute.proxy.process import (
+    listening,
+    load_certificate,
+    raise_file_limit,
+    server_tls,
+    tune_allocator,
+    tune_collector,
+)
 from warmroute.proxy.prompt import PromptReader
+from warmroute.proxy.reload import Commit, Loader, Reloader, reconcile
 from warmroute.proxy.router import Router
-from warmroute.proxy.telemetry import build_tracer
+from warmroute.proxy.stopping import Stopping
+from warmroute.proxy.telemetry import Tracer, build_tracer
 from warmroute.proxy.view import View
 
 logger = logging.getLogger(__name__)
 
-_WATCH_S = 2.0
-
-Loader = Callable[[], Config]
+# For last bytes to leave, and for spans to be exported.
+_FAREWELL_S = 1.0
+_FLUSH_S = 3.0
 
 
 class App:
@@ -51,8 +59,7 @@ class App:
 
     def __init__(self, config: Config, load: Loader) -> None:
         self.config = config
-        self._load = load
-        self.reloads = ReloadStatus()
+        self.reloader = Reloader(config, load, self._prepare)
         self.index = PrefixIndex(config.index.max_bytes)
         self.view = View(self.index)
         self.ledger = Ledger(config.decisions.records, config.decisions.max_bytes)
@@ -67,21 +74,13 @@ class App:
             self.prompts,
             self.ledger,
         )
-        tracing = config.tracing
-        self.tracer = build_tracer(
-            tracing.endpoint if tracing else None,
-            tracing.sample if tracing else 1.0,
-            version=version("warmroute"),
-            scheme="https" if config.tls else "http",
-            host=config.listen.host,
-            port=config.listen.port,
-        )
+        self.tracer = _tracer(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
         self._admin: web.AppRunner | None = None
+        self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
         self.administering: tuple[str, int] | None = None
-        self._stopping = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self.stopping = Stopping()
         self._connect_parts()
 
     def __repr__(self) -> str:
@@ -118,12 +117,13 @@ class App:
     async def start(self) -> None:
         """Listen, then look for the backends; none of them can delay this."""
         config = self.config
-        tls = server_tls(config.tls) if config.tls is not None else None
-        self.listening = await self.port.start(
-            config.listen.host, config.listen.port, tls
-        )
+        listen = config.listen
+        self._tls = server_tls(config.tls) if config.tls is not None else None
+        with listening("listen", listen):
+            self.listening = await self.port.start(listen.host, listen.port, self._tls)
         if config.admin is not None:
-            await self._start_admin(config.admin.host, config.admin.port)
+            with listening("admin", config.admin):
+                await self._start_admin(config.admin.host, config.admin.port)
         await self.fleet.start()
         logger.info(
             "started",
@@ -138,7 +138,10 @@ class App:
 
     async def _start_admin(self, host: str, port: int) -> None:
         runner = web.AppRunner(
-            make_admin(self._admin_state(host)), access_log=None, handle_signals=False
+            make_admin(self._admin_state(host)),
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_FAREWELL_S,
         )
         await runner.setup()
         self._admin = runner
@@ -160,7 +163,7 @@ class App:
                     self.fleet,
                     self.view,
                     self._index_facts,
-                    self.reloads,
+                    self.reloader.status,
                     version("warmroute"),
                 )
             ),
@@ -168,7 +171,7 @@ class App:
             policy=lambda: self.router.policy.name,
             is_ready=lambda: self.fleet.is_ready and not self.port.own.is_draining,
             add_backend=self._add_backend,
-            reload=self.reload,
+            reload=self.reloader.reload,
             learned=self._learned,
             host=host,
             token=token.get_secret_value() if token is not None else None,
@@ -188,127 +191,97 @@ class App:
 
     async def run(self) -> int:
         """Serve until a signal says otherwise; returns the exit code."""
-        await self.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_on_signal)
-        watcher = asyncio.create_task(self._watch())
+            loop.add_signal_handler(number, self.stopping.ask)
+        loop.add_signal_handler(signal.SIGHUP, self.reloader.request)
+        watcher = asyncio.create_task(self.reloader.watch())
         try:
-            await self._stopping.wait()
-            await self._drain()
+            await self.start()
+            tune_collector()
+            await self.stopping.asked()
+            await self.stopping.drain(self.port, self.config.drain)
         finally:
             watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watcher
+            await asyncio.gather(watcher, return_exceptions=True)
             await self.close()
         return 0
 
-    def stop(self) -> None:
-        """Begin to drain; the second call ends at once."""
-        if self._stopping.is_set():
-            self._hurry.set()
-        self._stopping.set()
-
-    async def _drain(self) -> None:
-        drain = self.config.drain
-        self.port.own.is_draining = True
-        logger.info(
-            "drain_started",
-            extra={"delay_s": drain.delay_s, "at_most": drain.timeout_s},
-        )
-        # Load balancers learn of the end later than we do: go on accepting.
-        if await self._unless_hurried(self._hurry.wait(), drain.delay_s):
-            return
-        self.port.refuse_new()
-        await self._unless_hurried(self.port.drained(drain.timeout_s), None)
-
-    async def _unless_hurried(
-        self, waiting: Awaitable[Any], timeout_s: float | None
-    ) -> bool:
-        tasks = [
-            asyncio.ensure_future(waiting),
-            asyncio.ensure_future(self._hurry.wait()),
-        ]
-        await asyncio.wait(
-            tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return self._hurry.is_set()
-
     async def close(self) -> None:
         """Take everything down; what is still being answered is cut short."""
+        is_hurried = self.stopping.is_hurried
+        await self.reloader.close()
         self.port.close()
+        if not is_hurried:
+            await self.port.drained(_FAREWELL_S)
         if self._admin is not None:
             await self._admin.cleanup()
         await self.fleet.close()
         if self.tracer is not None:
-            await self.tracer.close()
+            await self.tracer.close(0.1 if is_hurried else _FLUSH_S)
         logger.info("stopped")
 
     # reload
 
-    def _reload_on_signal(self) -> None:
-        self._reloading = asyncio.create_task(self._reload_quietly())
+    def _prepare(self, config: Config) -> Commit:
+        """Build what can fail of a new configuration; see `Reloader`."""
+        old = self.config
+        policy = build(config.policy.name, config.policy.options)
+        fresh = [one for one in config.backends if one not in old.backends]
+        Fleet(fresh, config.health, FleetLoad())
+        if config.tls is not None:
+            server_tls(config.tls)
+        tracer = self.tracer
+        if config.tracing != old.tracing:
+            tracer = _tracer(config)
 
-    async def _reload_quietly(self) -> None:
-        with contextlib.suppress(ConfigError):
-            await self.reload()
+        async def commit() -> None:
+            self.config = config
+            if config.policy != old.policy:
+                self.router.policy = policy
+            self._configure(old, config)
+            await reconcile(self.fleet, config.backends)
+            await self._trace_by(tracer)
 
-    async def _watch(self) -> None:
-        known = self.config.modified()
-        while True:
-            await asyncio.sleep(_WATCH_S)
-            modified = self.config.modified()
-            if self.config.reload.watch and modified != known:
-                known = modified
-                await self._reload_quietly()
+        return commit
 
-    async def reload(self) -> None:
-        """Take over a changed file, all of it or nothing.
-
-        Raises:
-            ConfigError: Every error of the file, or listeners that were changed.
-        """
-        try:
-            config = self._load()
-            changed = changed_listeners(self.config, config)
-            if changed:
-                raise ConfigError(
-                    f"{', '.join(changed)}: cannot change while running; restart "
-                    "to take this over"
-                )
-            policy = build(config.policy.name, config.policy.options)
-        except ConfigError as error:
-            self.reloads.failed()
-            logger.error("reload_refused", extra={"error": str(error)})
-            raise
-        if config.policy != self.config.policy:
-            self.router.policy = policy
-        self.config = config
+    def _configure(self, old: Config, config: Config) -> None:
+        logs.configure(config.log.level, config.log.format, sys.stdout)
+        raise_file_limit(config.limits.connections)
         self.port.configure(config)
         self.index.max_bytes = config.index.max_bytes
         self.prompts.configure(config.models)
-        await self._reconcile(config)
-        logs.configure(config.log.level, config.log.format, sys.stdout)
-        self.reloads.succeeded()
-        logger.info("reloaded", extra={"backends": len(self.fleet.backends)})
+        if config.health != old.health:
+            self.fleet.configure_health(config.health)
+        if self._tls is not None and config.tls is not None:
+            load_certificate(self._tls, config.tls)
 
-    async def _reconcile(self, config: Config) -> None:
-        """Bring the fleet to what the file says; unchanged backends stay warm."""
-        wanted = {one.name: one for one in config.backends}
-        for name, backend in list(self.fleet.backends.items()):
-            if wanted.get(name) != backend.config:
-                await self.fleet.remove(name)
-        for name, one in wanted.items():
-            if name not in self.fleet.backends:
-                self.fleet.add(one)
+    async def _trace_by(self, tracer: Tracer | None) -> None:
+        old, self.tracer = self.tracer, tracer
+        self.port.tracer = tracer
+        if old is not None and old is not tracer:
+            await old.close(_FLUSH_S)
+
+
+def _tracer(config: Config) -> Tracer | None:
+    tracing = config.tracing
+    return build_tracer(
+        tracing.endpoint if tracing else None,
+        tracing.sample if tracing else 1.0,
+        version=version("warmroute"),
+        scheme="https" if config.tls else "http",
+        host=config.listen.host,
+        port=config.listen.port,
+    )
 
 
 def run(config: Config, load: Loader) -> int:
-    """Run warmroute until SIGTERM or SIGINT; returns the exit code."""
+    """Run warmroute until SIGTERM or SIGINT; returns the exit code.
+
+    Raises:
+        WarmrouteError: A listener's address cannot be used.
+        ConfigError: A file that the configuration names cannot be used.
+    """
     logs.configure(config.log.level, config.log.format, sys.stdout)
     tune_allocator()
     raise_file_limit(config.limits.connections)
@@ -322,8 +295,4 @@ def run(config: Config, load: Loader) -> int:
 
 
 async def _serve(config: Config, load: Loader) -> int:
-    try:
-        return await App(config, load).run()
-    except OSError as error:
-        logger.error("start_failed", extra={"error": str(error)})
-        return 1
+    return await App(config, load).run()

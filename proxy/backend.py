@@ -120,6 +120,11 @@ class Backend:
         self.breaker = _breaker(health)
         self.facts = EngineFacts()
 
+    def configure_health(self, health: HealthConfig) -> None:
+        """Take over how it is judged; what was found out stays."""
+        self.breaker.configure(health.breaker.failures, health.breaker.open_s)
+        self.vitals.configure(health.failures, health.failures * health.interval_s)
+
     def serves(self, model: str | None) -> bool:
         """Tell whether it may take the model: yes while its models are unknown."""
         if model is None or not self.models:

@@ -59,6 +59,11 @@ class Breaker:
     def __repr__(self) -> str:
         return f"<Breaker {self.state} [failures: {self.count}/{self._failures}]>"
 
+    def configure(self, failures: int, open_s: float) -> None:
+        """Take over other bounds; they hold from the next failure on."""
+        self._failures = failures
+        self._open_s = open_s
+
     def is_calm(self) -> bool:
         """Tell whether it is closed and has no failure to forget."""
         return self.state == "closed" and self.count == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from warmroute.policies.routing.base import Cost, Costs
 from warmroute.proxy.flow import Flow
-from warmroute.proxy.tokens import TokenClasses
+from warmroute.proxy.tokens import Classes, TokenClasses, classify
 
 _MAX_TEXT = 256
 _RECORD_BYTES = 640
@@ -132,7 +132,7 @@ class Decision:
         self.output_tokens: int | None = None
         self.ttft_s: float | None = None
         self.duration_s: float | None = None
-        self.classes: tuple[int, int, int, int, int] | None = None
+        self.classes: Classes | None = None
 
     @property
     def best_tokens(self) -> int:
@@ -148,6 +148,28 @@ class Decision:
     def is_settled(self) -> bool:
         """Return whether the outcome is known."""
         return self.status is not None
+
+    def classify(self, seen: int, prompt_tokens: int | None) -> Classes:
+        """Put the prompt's tokens into classes, by the engine's count if it told.
+
+        Args:
+            seen: Leading tokens that the fleet had seen before.
+            prompt_tokens: The engine's count.
+        """
+        ours, predicted = self.prompt_tokens, self.predicted_tokens
+        best = max(self.matched)
+        if prompt_tokens is not None and prompt_tokens != ours:
+            self.prompt_tokens = prompt_tokens
+            # Our counts are estimates in the same ratio to the engine's: without
+            # the ratio, a wrong length would look like a wrong view.
+            if ours > 0 and self.grade == "estimated":
+                predicted = predicted * prompt_tokens // ours
+                best = best * prompt_tokens // ours
+                seen = seen * prompt_tokens // ours
+        cached = predicted if self.cached_tokens is None else self.cached_tokens
+        classes = classify(self.prompt_tokens, cached, predicted, best, seen)
+        self.classes = classes
+        return classes
 
     def cost(self, index: int) -> Cost | None:
         """Return the cost of candidate *index*, if the policy priced it."""
@@ -216,8 +238,6 @@ class Decision:
         return f"<Decision {self.request_id} {self.chosen} {self.reason} {end}>"
 
 
-def _terms(
-    costs: Sequence[Cost] | None, index: int | None
-) -> dict[str, float | None]:
+def _terms(costs: Sequence[Cost] | None, index: int | None) -> dict[str, float | None]:
     cost = None if costs is None or index is None else costs[index]
     return dict(zip(_COST_KEYS, cost or (None,) * 4, strict=True))

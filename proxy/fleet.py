@@ -8,7 +8,7 @@ the computed routes, so that the request path is one dictionary lookup.
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from warmroute.adapters.registry import FALLBACK, adapters
 from warmroute.policies.errors import ConfigError
@@ -62,8 +62,7 @@ class Fleet:
         self._health = health
         self._load = load
         self._clock = clock
-        retry_after_s = max(1, math.ceil(health.interval_s))
-        self._routes = Routes(self.backends, retry_after_s, clock)
+        self._routes = Routes(self.backends, _retry_after_s(health), clock)
         self._probers = Probers(health, self._settle, clock)
         for config in backends:
             self.add(config)
@@ -117,11 +116,25 @@ class Fleet:
 
     async def remove(self, name: str) -> None:
         """Forget a backend; its running requests go on, unwatched."""
-        backend = self.backends.pop(name)
-        self._routes.forget()
-        self._load.remove(name)
-        self._call(self.on_removed, backend)
-        await self._probers.forget(name)
+        await self._take_out(name)
+
+    async def replace(self, config: BackendConfig) -> None:
+        """Put a backend in the place of the one of its name, without a gap.
+
+        Raises:
+            ConfigError: As for `add`; the old one is gone all the same.
+        """
+        last_probe = self._take_out(config.name)
+        self.add(config)
+        await last_probe
+
+    def configure_health(self, health: HealthConfig) -> None:
+        """Take over changed settings; what was found out so far stays."""
+        self._health = health
+        self._routes.retry_after_s = _retry_after_s(health)
+        for backend in self.backends.values():
+            backend.configure_health(health)
+        self._probers.configure(health, self.backends.values())
 
     def routable(self, model: str | None) -> list[Backend]:
         """Return the backends that may serve a model; never empty.
@@ -190,6 +203,13 @@ class Fleet:
     def abort(self, backend: Backend, request_id: str) -> None:
         """Have the engine stop a request by its id, where it can; not awaited."""
         self._probers.abort(backend, request_id)
+
+    def _take_out(self, name: str) -> Awaitable[object]:
+        backend = self.backends.pop(name)
+        self._routes.forget()
+        self._load.remove(name)
+        self._call(self.on_removed, backend)
+        return self._probers.forget(name)
 
     def _settle(self, backend: Backend, report: Report) -> None:
         vitals = backend.vitals
@@ -273,3 +293,7 @@ class Fleet:
                 hook(backend)
             except Exception:  # one listener's fault must not stop the others
                 logger.exception("hook_failed", extra={"backend": backend.name})
+
+
+def _retry_after_s(health: HealthConfig) -> int:
+    return max(1, math.ceil(health.interval_s))

@@ -44,7 +44,7 @@ class Exchange:
     __slots__ = (
         *("_answer", "_asks_usage", "_body", "_client", "_connecting", "_excluded"),
         *("_head", "_is_paused", "_is_settled", "_num_lost", "_port", "_relay"),
-        *("_routing", "_started_at", "_trace", "_ttft_s", "_upstream", "next_token"),
+        *("_routing", "_started_at", "_trace", "_ttft_s", "_upstream"),
     )
 
     def __init__(
@@ -75,7 +75,6 @@ class Exchange:
         self._is_paused = False
         self._is_settled = False
         self._ttft_s: float | None = None
-        self.next_token = routing.next_token
 
     def __repr__(self) -> str:
         return f"<Exchange {self._head.request_id.decode()} {self._routing}>"
@@ -221,6 +220,10 @@ class Exchange:
         self._routing.first_token(now)
         if self._trace is not None:
             self._trace.first_token(now)
+
+    def next_token(self, gap_s: float) -> None:
+        """Learn of a further token, *gap_s* seconds after the one before."""
+        self._routing.next_token(gap_s)
 
     def progressed(self) -> None:
         """Learn that the answer moves on."""

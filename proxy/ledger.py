@@ -7,13 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from warmroute.proxy.decision import Decision
 from warmroute.proxy.flow import Flow
-from warmroute.proxy.histogram import (
-    DURATION_BOUNDS_S,
-    ROUTING_BOUNDS_S,
-    TTFT_BOUNDS_S,
-    Histogram,
-)
-from warmroute.proxy.tokens import TokenTotals, classify
+from warmroute.proxy.histogram import ROUTING_BOUNDS_S, Histogram
+from warmroute.proxy.tokens import TokenTotals
 
 REASONS = frozenset({"prefix", "load", "session", "pin", "only", "fallback"})
 OTHER = "other"
@@ -137,9 +132,10 @@ class Ledger:
         decision.ttft_s = ttft_s
         decision.error = error
         flow = decision.flow or self._flow(decision.model, decision.chosen)
-        _count_end(flow, status, duration_s, ttft_s)
+        flow.end(status, duration_s, ttft_s)
         if ttft_s is not None or 200 <= status < 300:
-            _count_tokens(flow, decision, seen_tokens, prompt_tokens)
+            classes = decision.classify(seen_tokens, prompt_tokens)
+            flow.count_tokens(classes, decision.predicted_tokens, cached_tokens)
         if error is not None:
             self._warn(decision, error)
         if logger.isEnabledFor(logging.DEBUG):
@@ -257,50 +253,6 @@ class Ledger:
                 "suppressed": suppressed,
             },
         )
-
-
-def _count_end(
-    flow: Flow, status: int, duration_s: float, ttft_s: float | None
-) -> None:
-    flow.in_flight -= 1
-    try:
-        flow.codes[status] += 1
-    except KeyError:
-        flow.codes[status] = 1
-    duration = flow.duration
-    duration.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
-    duration.sum += duration_s
-    if ttft_s is not None:
-        first_token = flow.first_token
-        first_token.counts[bisect_left(TTFT_BOUNDS_S, ttft_s)] += 1
-        first_token.sum += ttft_s
-
-
-def _count_tokens(
-    flow: Flow, decision: Decision, seen_tokens: int, prompt_tokens: int | None
-) -> None:
-    predicted, best = decision.predicted_tokens, decision.best_tokens
-    ours, reported = decision.prompt_tokens, decision.cached_tokens
-    flow.predicted_tokens += predicted
-    if prompt_tokens is None:
-        prompt_tokens = ours
-    elif prompt_tokens != ours:
-        decision.prompt_tokens = prompt_tokens
-        # Our counts are estimates in the same ratio to the engine's: without the
-        # ratio, a wrong length would look like a wrong view.
-        if ours > 0 and decision.grade == "estimated":
-            predicted = predicted * prompt_tokens // ours
-            best = best * prompt_tokens // ours
-            seen_tokens = seen_tokens * prompt_tokens // ours
-    flow.prompt_tokens += prompt_tokens
-    if reported is None:
-        flow.unreported += 1
-        reported = predicted
-    else:
-        flow.cached_tokens += reported
-    classes = classify(prompt_tokens, reported, predicted, best, seen_tokens)
-    decision.classes = classes
-    flow.tokens.add(classes)
 
 
 def _log_access(decision: Decision) -> None:

@@ -5,221 +5,241 @@ from collections.abc import Sequence
 from math import ceil
 
 from warmroute.policies.kv.blocks import TEXT_BLOCK_BYTES, hash_text, hash_tokens
-from warmroute.policies.kv.match import Match
+from warmroute.policies.kv.match import find_reaches
 from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.run import Run
+from warmroute.policies.kv.seen import SeenBlocks
+from warmroute.proxy.lineup import Lineup
 from warmroute.proxy.mirror import Mirror
 from warmroute.proxy.prompt import Piece
 
 MAX_BLOCKS = 16_384
 """Blocks hashed of one piece; those behind count as not cached."""
 
-_TEXT = 0
+_MAX_TEXT_BYTES = TEXT_BLOCK_BYTES * MAX_BLOCKS
+_MAX_LIST_BLOCKS = 1024
 _ESTIMATE_ERROR = 0.1
 
 
 class Chain:
-    """The block hashes of one piece in one block size.
+    """The block hashes of one piece in one block size, and their place in the index.
 
     Attributes:
-        hashes: Of its full blocks, up to the bound; ``array("Q")``.
-        tokens: Tokens a block; estimated for text.
+        hashes: Of its full blocks, up to the bound.
+        unit: Tokens a block; of text, a fraction.
+        tokens: The same in whole tokens.
         num_tokens: Tokens of the whole piece.
+        is_text: Whether the blocks are text.
+        path: Runs of the index that it passed when last looked up.
+        depth: Its blocks in them.
+        last: Run that it ended in when last inserted.
     """
 
-    __slots__ = ("hashes", "num_tokens", "tokens")
+    __slots__ = (
+        "depth",
+        "hashes",
+        "is_text",
+        "last",
+        "num_tokens",
+        "path",
+        "tokens",
+        "unit",
+    )
 
-    def __init__(self, hashes: list[int], tokens: int, num_tokens: int) -> None:
-        # A quarter of the memory of a list, for as long as the request runs.
-        self.hashes: Sequence[int] = array("Q", hashes)
-        self.tokens = tokens
-        self.num_tokens = num_tokens
+    def __init__(
+        self, index: PrefixIndex, piece: Piece, size: int, unit: float
+    ) -> None:
+        tokens = piece.tokens
+        if tokens is None:
+            text = piece.text or b""
+            if len(text) > _MAX_TEXT_BYTES:
+                text = text[:_MAX_TEXT_BYTES]
+            self.is_text = True
+            self.unit = unit
+            self.tokens = round(unit) or 1
+            hashes = hash_text(text, piece.root)
+        else:
+            if len(tokens) > size * MAX_BLOCKS:
+                tokens = tokens[: size * MAX_BLOCKS]
+            self.is_text = False
+            self.unit = self.tokens = size
+            hashes = hash_tokens(tokens, size, piece.root)
+        self.num_tokens = piece.num_tokens
+        self.hashes: Sequence[int] = hashes
+        if len(hashes) > _MAX_LIST_BLOCKS:
+            # A fifth of the memory of a list, for as long as the request runs.
+            self.hashes = array("Q", hashes)
+        self.path, self.depth = index.path(hashes)
+        self.last: Run | None = None
+
+    def __repr__(self) -> str:
+        return f"<Chain [Blocks: {len(self.hashes)}, in the index: {self.depth}]>"
 
 
 class Lookup:
     """What each candidate has of a prompt, by tier, in the candidates' order.
 
     Attributes:
-        mirrors: The view of each candidate; None where there is none.
+        lineup: The candidates.
         matched: Cached tokens in all tiers, whole engine blocks, at most n-1.
         gpu: Those on the GPU.
         host: Those beyond, there or in host memory; empty when nobody has tiers.
         disk: Those beyond, in any tier; likewise. The three add up to *matched*.
-        pieces: The chains of each piece, by block size; 0 stands for text.
+        chains: The chain of each piece, by block size; one of text in all sizes.
         bytes_per_token: Of the model, as it was at the lookup.
+        version: Of the index, as it was at the lookup.
     """
 
     __slots__ = (
         "bytes_per_token",
+        "chains",
         "disk",
         "gpu",
         "host",
+        "lineup",
         "matched",
-        "mirrors",
-        "pieces",
+        "version",
     )
 
     def __init__(
-        self, mirrors: list[Mirror | None], bytes_per_token: float, has_tiers: bool
+        self,
+        lineup: Lineup,
+        index: PrefixIndex,
+        pieces: Sequence[Piece],
+        bytes_per_token: float,
     ) -> None:
-        self.mirrors = mirrors
+        self.lineup = lineup
         self.bytes_per_token = bytes_per_token
-        self.matched = [0] * len(mirrors)
-        self.gpu = self.matched.copy() if has_tiers else self.matched
-        self.host = self.matched.copy() if has_tiers else []
-        self.disk = self.host.copy()
-        self.pieces: list[dict[int, Chain]] = []
+        self.version = index.version
+        self.matched = [0] * len(lineup.mirrors)
+        self.gpu = self.matched
+        self.host: Sequence[int] = ()
+        self.disk: Sequence[int] = ()
+        self.chains: dict[int, list[Chain]] = {}
+        unit = TEXT_BLOCK_BYTES / bytes_per_token
+        texts: list[Chain] | None = None
+        for size, bits in lineup.sizes:
+            chains: list[Chain] = []
+            for piece in pieces:
+                if texts is None or piece.tokens is not None:
+                    chains.append(Chain(index, piece, size, unit))
+                else:
+                    chains.append(texts[len(chains)])
+            self.chains[size] = texts = chains
+            self._count(chains, size, bits, self.matched, 1)
+        if index.holders.has_tiers:
+            self._count_tiers()
 
     def __repr__(self) -> str:
-        return f"<Lookup [Pieces: {len(self.pieces)}, matched: {self.matched}]>"
+        return f"<Lookup [Sizes: {list(self.chains)}, matched: {self.matched}]>"
 
-    def add(self, index: PrefixIndex, piece: Piece) -> None:
-        """Match one more piece and add what it finds to the candidates' tokens."""
-        chains: dict[int, Chain] = {}
-        self.pieces.append(chains)
-        if piece.tokens is None:
-            self._find(index, piece, _TEXT, chains)
-        else:
-            for size in {one.block_size for one in self.mirrors if one is not None}:
-                self._find(index, piece, size, chains)
+    @property
+    def pieces(self) -> list[dict[int, Chain]]:
+        """Return the chain of each piece in the first of the block sizes."""
+        return [{0: chain} for chain in next(iter(self.chains.values()), ())]
 
-    def chains(self, at: int) -> list[Chain]:
-        """Return the chain of each piece in the block size of candidate *at*."""
-        mirror = self.mirrors[at]
-        if mirror is None:
-            return []
-        return [
-            chains[_TEXT] if _TEXT in chains else chains[mirror.block_size]
-            for chains in self.pieces
-        ]
+    def seen_tokens(self, seen: SeenBlocks) -> int:
+        """Count the leading tokens that the fleet was ever sent; remember the rest.
 
-    def _chain(self, piece: Piece, size: int) -> Chain:
-        if piece.tokens is not None:
-            tokens = piece.tokens
-            if len(tokens) > size * MAX_BLOCKS:
-                tokens = tokens[: size * MAX_BLOCKS]
-            return Chain(hash_tokens(tokens, size, piece.root), size, piece.num_tokens)
-        text = piece.text or b""
-        if len(text) > TEXT_BLOCK_BYTES * MAX_BLOCKS:
-            text = text[: TEXT_BLOCK_BYTES * MAX_BLOCKS]
-        block_tokens = max(1, round(TEXT_BLOCK_BYTES / self.bytes_per_token))
-        return Chain(hash_text(text, piece.root), block_tokens, piece.num_tokens)
+        What is in the index was sent, so the memory is only asked beyond.
+        """
+        num_tokens = 0
+        for chains in self.chains.values():
+            for chain in chains:
+                num_blocks = chain.depth
+                if num_blocks < len(chain.hashes):
+                    num_blocks = seen.observe(chain.hashes, num_blocks)
+                num_tokens += num_blocks * chain.tokens
+            break
+        return num_tokens
 
-    def _find(
-        self, index: PrefixIndex, piece: Piece, size: int, chains: dict[int, Chain]
+    def _count(
+        self, chains: list[Chain], size: int, bits: int, tokens: list[int], tiers: int
     ) -> None:
-        chain = chains[size] = self._chain(piece, size)
-        match = index.match(chain.hashes)
-        if not match.depth:
-            return
-        gpu, has_tiers = match.gpu, match.host is not None
-        for at, mirror in enumerate(self.mirrors):
-            if (
-                mirror is not None
-                and (gpu[mirror.slot] or has_tiers)
-                and mirror.is_believed
-                and size in (_TEXT, mirror.block_size)
-            ):
-                self._count(at, mirror, match, piece)
+        """Add to *tokens* what the backends of *bits* have in the first *tiers*."""
+        lineup = self.lineup
+        for chain in chains:
+            most = (chain.num_tokens - 1) // size * size
+            if most <= 0 or not chain.depth:
+                continue
+            for reached, blocks in find_reaches(chain.path, chain.depth, bits, tiers):
+                # In bytes of text or in tokens, of which whole engine blocks count.
+                matched = int(blocks * chain.unit) // size * size
+                if matched > most:
+                    matched = most
+                for at in lineup.spread(reached):
+                    tokens[at] += matched
 
-    def _count(self, at: int, mirror: Mirror, match: Match, piece: Piece) -> None:
-        slot, size = mirror.slot, mirror.block_size
-        most = (piece.num_tokens - 1) // size * size
-        if most <= 0:
-            return
-        # In bytes of text or in tokens, of which whole engine blocks count.
-        unit = float(size)
-        if piece.tokens is None:
-            unit = TEXT_BLOCK_BYTES / self.bytes_per_token
-        blocks = match.gpu[slot]
-        gpu = min(int(blocks * unit) // size * size, most)
-        self.gpu[at] += gpu
-        if match.host is None or match.disk is None:
-            return
-        blocks += match.host[slot]
-        upper = min(int(blocks * unit) // size * size, most)
-        blocks += match.disk[slot]
-        total = min(int(blocks * unit) // size * size, most)
-        self.host[at] += upper - gpu
-        self.disk[at] += total - upper
-        self.matched[at] += total
+    def _count_tiers(self) -> None:
+        upper = [0] * len(self.matched)
+        self.matched = upper.copy()
+        for size, bits in self.lineup.sizes:
+            self._count(self.chains[size], size, bits, upper, 2)
+            self._count(self.chains[size], size, bits, self.matched, 3)
+        self.host = [b - a for a, b in zip(self.gpu, upper, strict=True)]
+        self.disk = [c - b for b, c in zip(upper, self.matched, strict=True)]
 
 
 class Ticket:
     """A prompt that was entered for one backend, until its outcome is known.
 
     Attributes:
+        mirror: The view of the backend; None when nothing was entered.
+        incarnation: That of the backend at the dispatch.
         chains: What was entered, a chain for each piece.
         predicted_tokens: What the view promised.
         entered: Stamp of the dispatch; unique.
         stamp: Stamp of its last use by this request.
         held: Leading blocks of each chain that were there before.
-        previous: When the deepest of them was last used; None when not known or
-            when that request's answer had not begun.
-        volume: Tokens that had gone into the backend before.
+        distance: Tokens that went into the backend since the deepest of them was
+            used; None when not known or when that request's answer had not begun.
     """
 
     __slots__ = (
         "_bytes_per_token",
-        "_incarnation",
-        "_is_text",
         "chains",
+        "distance",
         "entered",
         "held",
+        "incarnation",
         "mirror",
         "predicted_tokens",
-        "previous",
         "stamp",
-        "volume",
     )
 
-    def __init__(self, lookup: Lookup, name: str, stamp: float) -> None:
-        self.mirror: Mirror | None = None
-        self.chains: list[Chain] = []
-        self.predicted_tokens = 0
-        for at, mirror in enumerate(lookup.mirrors):
-            if mirror is not None and mirror.name == name:
-                self.mirror = mirror
-                self.chains = lookup.chains(at)
-                self.predicted_tokens = lookup.matched[at]
-                break
+    def __init__(
+        self,
+        mirror: Mirror | None,
+        chains: list[Chain],
+        predicted_tokens: int,
+        bytes_per_token: float,
+        stamp: float,
+    ) -> None:
+        self.mirror = mirror
+        self.incarnation = 0 if mirror is None else mirror.incarnation
+        self.chains = chains
+        self.predicted_tokens = predicted_tokens
         self.entered = self.stamp = stamp
         self.held: list[int] = []
-        self.previous: float | None = None
-        self.volume = 0
-        self._bytes_per_token = lookup.bytes_per_token
-        self._is_text = bool(lookup.pieces) and _TEXT in lookup.pieces[0]
-        self._incarnation = self.mirror.incarnation if self.mirror else 0
+        self.distance: int | None = None
+        self._bytes_per_token = bytes_per_token
 
     def __repr__(self) -> str:
         name = self.mirror.name if self.mirror else None
         return f"<Ticket [{name}, predicted: {self.predicted_tokens}]>"
 
-    def live_mirror(self) -> Mirror | None:
-        """Return the backend's view, unless it was wiped or removed since."""
-        mirror = self.mirror
-        if mirror is None or mirror.incarnation != self._incarnation or not self.held:
-            return None
-        return mirror
-
-    def is_short(self, cached_tokens: int) -> bool:
-        """Say whether the engine had clearly less than was promised."""
-        return self.predicted_tokens - cached_tokens >= self._tolerance()
-
-    def is_over(self, cached_tokens: int) -> bool:
-        """Say whether the engine had clearly more than was promised."""
-        return cached_tokens - self.predicted_tokens >= self._tolerance()
-
     def blocks_in(self, cached_tokens: int) -> int:
         """Count the blocks of a chain that the engine must have had at least."""
-        if not self._is_text:
-            return cached_tokens // self.chains[0].tokens
+        chain = self.chains[0]
+        if not chain.is_text:
+            return cached_tokens // chain.tokens
         # Rounded up by a block, so that an estimate never drops what is there.
         return ceil(cached_tokens * self._bytes_per_token / TEXT_BLOCK_BYTES) + 1
 
-    def _tolerance(self) -> float:
-        """Tokens by which a report may differ and still agree."""
+    def tolerance(self) -> float:
+        """Tokens by which a report may differ from the promise and still agree."""
         block_size = self.mirror.block_size if self.mirror else 1
-        if not self._is_text:
+        if not self.chains or not self.chains[0].is_text:
             return block_size
         estimate = TEXT_BLOCK_BYTES / self._bytes_per_token
         return block_size + estimate + _ESTIMATE_ERROR * self.predicted_tokens

@@ -17,14 +17,15 @@ class Mirror:
         capacity: What it is believed to keep.
         incarnation: Counts engine restarts; tickets of an earlier one are void.
         is_believed: Whether its blocks count in a match.
+        has_hit: Whether its engine ever reported cached tokens.
         in_flight: Stamps of requests whose answer has not begun.
     """
 
     __slots__ = (
-        "_has_hit",
         "_num_silent",
         "block_size",
         "capacity",
+        "has_hit",
         "holder",
         "in_flight",
         "incarnation",
@@ -51,7 +52,7 @@ class Mirror:
         self.capacity = capacity
         self.incarnation = 0
         self.in_flight: set[float] = set()
-        self._has_hit = False
+        self.has_hit = False
         self._num_silent = 0
         self.is_believed = self._believe()
 
@@ -65,8 +66,8 @@ class Mirror:
         reported any, has it off.
         """
         if cached_tokens:
-            self._has_hit, self._num_silent = True, 0
-        elif predicted_tokens and not self._has_hit:
+            self.has_hit, self._num_silent = True, 0
+        elif predicted_tokens and not self.has_hit:
             self._num_silent += 1
         self.is_believed = self._believe()
 
@@ -74,7 +75,7 @@ class Mirror:
         """Begin a new incarnation: the engine came back with nothing."""
         self.incarnation += 1
         self.in_flight = set()
-        self._has_hit = False
+        self.has_hit = False
         self._num_silent = 0
         self.capacity = Capacity(self.capacity.told)
         self.is_believed = self._believe()

@@ -1,5 +1,7 @@
 """Paths of the data port that the proxy answers itself."""
 
+from urllib.parse import unquote
+
 import msgspec
 
 from warmroute.policies.errors import ClientError
@@ -47,6 +49,7 @@ class OwnPaths:
         return 200, b'{"status":"ready"}'
 
     def _model(self, name: str) -> tuple[int, bytes]:
+        name = unquote(name)
         for card in self._fleet.models():
             if card.get("id") == name:
                 return 200, msgspec.json.encode(card)

@@ -5,7 +5,6 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.backend import Backend
@@ -14,7 +13,7 @@ from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.forward import Exchange
 from warmroute.proxy.http.forwarding import Forwarding
 from warmroute.proxy.http.head import RequestHead
-from warmroute.proxy.http.inbound import ClientConnection, Work
+from warmroute.proxy.http.inbound import ClientConnection, ReadLimits, Work
 from warmroute.proxy.http.outbound import UpstreamConnection
 from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
@@ -29,17 +28,6 @@ logger = logging.getLogger(__name__)
 
 _SWEEP_S = 0.25
 _BACKLOG = 4096
-
-
-class Limits(NamedTuple):
-    """What the reading side needs of limits and timeouts."""
-
-    head_bytes: int
-    headers: int
-    body_bytes: int
-    header_s: float
-    body_s: float
-    keep_alive_s: float
 
 
 class DataPort:
@@ -79,7 +67,7 @@ class DataPort:
         """Take over limits and timeouts, at start and on reload."""
         limits, timeouts = config.limits, config.timeouts
         self.timeouts = timeouts
-        self.read_limits = Limits(
+        self.read_limits = ReadLimits(
             limits.head_bytes,
             limits.headers,
             limits.body_bytes,
@@ -169,8 +157,8 @@ class DataPort:
         self, connection: ClientConnection, head: RequestHead, body: bytes
     ) -> Work:
         """Make the work that answers a request."""
-        own = self.own.answer(head)
-        if own is not None:
+        is_read = head.method == b"GET" or head.method == b"HEAD"
+        if is_read and (own := self.own.answer(head)) is not None:
             keeps_alive = head.keeps_alive
             reply = answer(
                 *own,

@@ -100,6 +100,12 @@ class Prober:
         """Where the backend takes control calls."""
         return self._endpoint
 
+    def configure(self, endpoint: Endpoint, health: HealthConfig) -> None:
+        """Probe in another way from now on, and now."""
+        self._endpoint = endpoint
+        self._health = health
+        self.wake()
+
     def wake(self) -> None:
         """Probe now rather than at the next interval."""
         self._wake.set()

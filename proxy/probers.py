@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import aiohttp
 
@@ -80,25 +80,36 @@ class Probers:
         """Probe a backend from now on; nothing before `open`."""
         if self._session is None:
             return
-        headers = {"Accept-Encoding": "identity"}
-        if backend.auth_header is not None:
-            headers["Authorization"] = backend.auth_header[1].decode()
-        endpoint = Endpoint(
-            self._session, backend.url, headers, self._health.timeout_s, backend.ssl
-        )
+        endpoint = self._endpoint(self._session, backend)
         prober = Prober(backend, endpoint, self._health, self._settle, self._clock)
         self._probers[backend.name] = prober
         self._tasks[backend.name] = asyncio.create_task(
             prober.run(), name=f"probe {backend.name}"
         )
 
-    async def forget(self, name: str) -> None:
-        """Stop probing a backend."""
+    def configure(self, health: HealthConfig, backends: Iterable[Backend]) -> None:
+        """Probe *backends*, which are all, as *health* says from now on."""
+        self._health = health
+        for backend in backends:
+            prober = self._probers.get(backend.name)
+            if prober is not None and self._session is not None:
+                prober.configure(self._endpoint(self._session, backend), health)
+
+    def forget(self, name: str) -> Awaitable[object]:
+        """Stop probing a backend, at once; what is returned awaits the last probe."""
         self._probers.pop(name, None)
         task = self._tasks.pop(name, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        if task is None:
+            return asyncio.gather()
+        task.cancel()
+        return asyncio.gather(task, return_exceptions=True)
+
+    def _endpoint(self, session: aiohttp.ClientSession, backend: Backend) -> Endpoint:
+        headers = {"Accept-Encoding": "identity"}
+        if backend.auth_header is not None:
+            headers["Authorization"] = backend.auth_header[1].decode()
+        timeout_s = self._health.timeout_s
+        return Endpoint(session, backend.url, headers, timeout_s, backend.ssl)
 
     def wake(self, name: str) -> None:
         """Probe a backend now rather than at its next interval."""

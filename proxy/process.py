@@ -1,12 +1,17 @@
 """What the process asks of its operating system."""
 
+import contextlib
 import ctypes
+import errno
+import gc
 import logging
+import os
 import resource
 import ssl
+from collections.abc import Iterator
 
-from warmroute.policies.errors import ConfigError
-from warmroute.proxy.config import TLSConfig
+from warmroute.policies.errors import ConfigError, WarmrouteError
+from warmroute.proxy.config import Address, TLSConfig
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +20,8 @@ _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_THRESHOLD = -3
 _MIB = 1 << 20
+
+_THRESHOLDS = (10_000, 20, 50)
 
 
 def tune_allocator() -> None:
@@ -30,6 +37,17 @@ def tune_allocator() -> None:
     mallopt(_M_MMAP_THRESHOLD, 32 * _MIB)
     mallopt(_M_TRIM_THRESHOLD, 64 * _MIB)
     mallopt(_M_TOP_PAD, _MIB)
+
+
+def tune_collector() -> None:
+    """Take what exists now out of garbage collection, and collect less often.
+
+    Call it once the process has started: what is here by then stays, and a
+    collection that walks it again finds nothing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
 
 
 def raise_file_limit(connections: int) -> None:
@@ -48,6 +66,24 @@ def raise_file_limit(connections: int) -> None:
         )
 
 
+@contextlib.contextmanager
+def listening(key: str, address: Address) -> Iterator[None]:
+    """Turn a failure to listen into an error that says where, and why.
+
+    Raises:
+        WarmrouteError: The address cannot be used.
+    """
+    try:
+        yield
+    except OSError as error:
+        known = error.errno in errno.errorcode
+        reason = os.strerror(error.errno or 0).lower() if known else error
+        raise WarmrouteError(
+            f"{key}: cannot listen on {address}: {reason}; choose another address, "
+            "or stop what uses this one"
+        ) from error
+
+
 def server_tls(config: TLSConfig) -> ssl.SSLContext:
     """Build the TLS context of the data port.
 
@@ -56,10 +92,20 @@ def server_tls(config: TLSConfig) -> ssl.SSLContext:
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
+    load_certificate(context, config)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, config: TLSConfig) -> None:
+    """Give *context* the certificate in the files; new connections get it.
+
+    Raises:
+        ConfigError: The files do not hold a certificate and its key.
+    """
     try:
-        context.load_cert_chain(config.certificate, config.key)
+        # An encrypted key must fail: without a password, OpenSSL asks the terminal.
+        context.load_cert_chain(config.certificate, config.key, password="")
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(
             f"tls: cannot use {config.certificate} with {config.key}: {error}"
         ) from error
-    return context

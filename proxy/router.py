@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from warmroute.policies.errors import PolicyError
 from warmroute.policies.kv.seen import SeenBlocks
 from warmroute.policies.routing.base import Candidate, Choice, Policy, Query
 from warmroute.policies.routing.least_requests import LeastRequests
@@ -19,9 +20,10 @@ from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.watch import Usage
 from warmroute.proxy.ledger import Ledger
+from warmroute.proxy.lookup import Lookup, Ticket
 from warmroute.proxy.prompt import Prompt, PromptReader
 from warmroute.proxy.request_trace import RequestTrace
-from warmroute.proxy.view import Lookup, Ticket, View
+from warmroute.proxy.view import View
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +64,6 @@ class Routing:
         "_ticket",
         "backend",
         "decision",
-        "next_token",
     )
 
     def __init__(
@@ -102,11 +103,11 @@ class Routing:
         )
         self._ticket = router.view.dispatched(self._lookup, candidate.name, now)
 
-    def recorded(self, flow_known: bool = True) -> None:
-        """Bind what the data port calls for every token of a stream."""
+    def next_token(self, gap_s: float) -> None:
+        """Learn of a further token of the stream, and the gap before it."""
         flow = self.decision.flow
-        assert flow is not None
-        self.next_token: Callable[[float], None] = flow.inter_token.observe
+        if flow is not None:
+            flow.inter_token.observe(gap_s)
 
     def confirmed(self, now: float) -> None:
         """Learn that the answer's first byte came."""
@@ -132,7 +133,6 @@ class Routing:
         index = left[choice.index]
         self._router.ledger.reopen(self.decision, index, reason)
         self._take(index, now)
-        self.recorded()
         return True
 
     def _restore(self, left: list[int]) -> list[Candidate]:
@@ -267,7 +267,6 @@ class Router:
         query, lookup, decision = self._decide(head, prompt, field, now)
         routing = Routing(self, field, prompt, query, lookup, decision)
         self.ledger.open(decision, self._clock() - now)
-        routing.recorded()
         if prompt.pin is not None and prompt.kind == "generate":
             self.pin(prompt.pin, decision.chosen)
         return routing
@@ -314,7 +313,15 @@ class Router:
     def choose(self, query: Query, candidates: Sequence[Candidate]) -> Choice:
         """Ask the policy; one that fails is counted and falls back by load."""
         try:
-            return self.policy.choose(query, candidates)
+            choice = self.policy.choose(query, candidates)
+            costs = choice.costs
+            if costs is not None and len(costs) != len(candidates):
+                raise PolicyError(
+                    f"policy {self.policy.name} gave {len(costs)} costs for "
+                    f"{len(candidates)} candidates"
+                )
+            candidates[choice.index]
+            return choice
         except Exception:
             self.ledger.policy_failed(self.policy.name)
             if not self._policy_has_failed:
@@ -347,7 +354,7 @@ class Router:
             choice.index,
             choice.reason,
             choice.costs,
-            _lower(lookup),
+            _lower(lookup) if lookup.host else None,
         )
         return query, lookup, decision
 

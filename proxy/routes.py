@@ -29,7 +29,7 @@ class Routes:
         clock: Monotonic seconds; only read while a breaker is open.
     """
 
-    __slots__ = ("_backends", "_cache", "_clock", "_retry_after_s", "_stale_at")
+    __slots__ = ("_backends", "_cache", "_clock", "_stale_at", "retry_after_s")
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Routes:
         self._stale_at = INFINITY
         self._backends = backends
         self._clock = clock
-        self._retry_after_s = retry_after_s
+        self.retry_after_s = retry_after_s
         self._cache: dict[str | None, list[Backend]] = {}
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class Routes:
             503,
             "no_healthy_backend",
             f"no healthy backend{wanted} ({states}); retry later",
-            self._retry_after_s,
+            self.retry_after_s,
         )
 
 

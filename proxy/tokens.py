@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+Classes = tuple[int, int, int, int, int]
+"""What `TokenClasses` holds, in its order, in its plainest form."""
+
 
 class TokenClasses(NamedTuple):
     """Prompt tokens by class; the classes sum to the prompt's tokens."""
@@ -23,10 +26,8 @@ class TokenClasses(NamedTuple):
         return self.evicted + self.elsewhere + self.unpredicted
 
 
-def classify(
-    prompt: int, cached: int, predicted: int, best: int, seen: int
-) -> tuple[int, int, int, int, int]:
-    """Put every prompt token into one class, in the order of `TokenClasses`.
+def classify(prompt: int, cached: int, predicted: int, best: int, seen: int) -> Classes:
+    """Put every prompt token into one class.
 
     Claims are taken in order of how well they are known: the engine's report
     (*cached*), the view's promise here (*predicted*), the best promise of any
@@ -64,14 +65,17 @@ class TokenTotals:
     def __init__(self) -> None:
         self.hit = self.cold = self.evicted = self.elsewhere = self.unpredicted = 0
 
-    def add(self, classes: tuple[int, int, int, int, int]) -> None:
-        """Add *classes*, in the order of `TokenClasses`."""
+    def add(self, classes: Classes) -> None:
+        """Add the *classes* of one request, or of many."""
         hit, cold, evicted, elsewhere, unpredicted = classes
         self.hit += hit
         self.cold += cold
-        self.evicted += evicted
-        self.elsewhere += elsewhere
-        self.unpredicted += unpredicted
+        if evicted:
+            self.evicted += evicted
+        if elsewhere:
+            self.elsewhere += elsewhere
+        if unpredicted:
+            self.unpredicted += unpredicted
 
     def snapshot(self) -> TokenClasses:
         """Return the sums as they stand."""

@@ -22,11 +22,14 @@ from warmroute.policies.kv.capacity import Capacity
 from warmroute.policies.kv.outline import Node, outline
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate
+from warmroute.proxy.lineup import Lineup
 from warmroute.proxy.lookup import Lookup, Ticket
 from warmroute.proxy.mirror import Mirror
 from warmroute.proxy.prompt import Prompt
 
 DEFAULT_BLOCK_SIZE = 16
+
+_MAX_LINEUPS = 256
 
 
 class View:
@@ -36,11 +39,12 @@ class View:
     `realised`. Nothing here does I/O; all times are seconds of one monotonic clock.
     """
 
-    __slots__ = ("_index", "_mirrors", "_stamp")
+    __slots__ = ("_index", "_lineups", "_mirrors", "_stamp")
 
     def __init__(self, index: PrefixIndex) -> None:
         self._index = index
         self._mirrors: dict[str, Mirror] = {}
+        self._lineups: dict[int, Lineup] = {}
         self._stamp = 0.0
 
     def __repr__(self) -> str:
@@ -69,11 +73,13 @@ class View:
             Capacity(capacity_tokens),
         )
         self._index.set_capacity(holder, capacity_tokens)
+        self._lineups.clear()
 
     def remove_backend(self, name: str) -> None:
         """Forget a backend; its name may come back and inherits nothing."""
         self._mirrors.pop(name).restart()
         self._index.remove_backend(name)
+        self._lineups.clear()
 
     def wipe(self, name: str) -> None:
         """Drop all blocks of a backend whose engine has restarted."""
@@ -81,6 +87,7 @@ class View:
         mirror.restart()
         self._index.remove_holder(mirror.holder)
         self._bound(mirror)
+        self._lineups.clear()
 
     def configure(
         self,
@@ -93,6 +100,7 @@ class View:
         if block_size and block_size != mirror.block_size:
             mirror.block_size = block_size
             self._index.remove_holder(mirror.holder)
+            self._lineups.clear()
         if capacity_tokens is not None:
             mirror.capacity.tell(capacity_tokens)
             self._bound(mirror)
@@ -109,13 +117,19 @@ class View:
         Changes nothing in the view. Hashes each piece once for every block size
         among the candidates (65 ns a block), then takes O(runs + candidates).
 
+        Args:
+            prompt: What the request asks for.
+            candidates: Where it may go; a list that comes again unchanged is known.
+            bytes_per_token: Of the model, for the estimated grade.
+            now: Time.
+
         Returns:
             The tiers of each candidate, and the chains, for `dispatched`.
         """
-        mirrors = [self._mirrors.get(candidate.name) for candidate in candidates]
-        lookup = Lookup(mirrors, bytes_per_token, self._index.holders.has_tiers)
-        for piece in prompt.pieces:
-            lookup.add(self._index, piece)
+        lineup = self._lineups.get(id(candidates))
+        if lineup is None or len(lineup.mirrors) != len(candidates):
+            lineup = self._line_up(candidates)
+        lookup = Lookup(lineup, self._index, prompt.pieces, bytes_per_token)
         for candidate, matched in zip(candidates, lookup.matched, strict=True):
             candidate.matched_tokens = matched
         return lookup
@@ -125,22 +139,34 @@ class View:
 
         O(runs) for what is there already, 20 ns for each new block.
         """
-        stamp = self._tick(now)
-        ticket = Ticket(lookup, name, stamp)
-        mirror = ticket.mirror
-        if mirror is None or mirror.source == "none":
-            return ticket
+        stamp = self._stamp = now if now > self._stamp else nextafter(self._stamp, inf)
+        mirror, lineup = self._mirrors.get(name), lookup.lineup
+        at = lineup.places.get(name)
+        if mirror is None or at is None or lineup.mirrors[at] is not mirror:
+            return Ticket(None, [], 0, lookup.bytes_per_token, stamp)
+        # Empty when the block size has changed since the lookup.
+        chains = lookup.chains.get(mirror.block_size)
+        if not chains or mirror.source == "none":
+            return Ticket(None, [], lookup.matched[at], lookup.bytes_per_token, stamp)
+        ticket = Ticket(
+            mirror, chains, lookup.matched[at], lookup.bytes_per_token, stamp
+        )
         index, holder, capacity = self._index, mirror.holder, mirror.capacity
-        if ticket.predicted_tokens and len(ticket.chains) == 1:
-            previous = index.last_used(holder, ticket.chains[0].hashes)
-            if previous not in mirror.in_flight:
-                ticket.previous = previous
-        ticket.volume = capacity.volume
         num_new = 0
-        for chain in ticket.chains:
-            num_held = index.insert(holder, chain.hashes, chain.tokens, stamp)
+        for chain in chains:
+            hashes, tokens = chain.hashes, chain.tokens
+            if lookup.version != index.version:
+                chain.path, chain.depth = index.path(hashes)
+            path = chain.path
+            if ticket.predicted_tokens and len(chains) == 1:
+                used = index.last_used(holder, path)
+                if used is not None and used not in mirror.in_flight:
+                    ticket.distance = capacity.volume - capacity.volume_at(used)
+            num_held = index.insert(holder, hashes, tokens, stamp, path, chain.depth)
+            if path:
+                chain.last = path[-1]
             ticket.held.append(num_held)
-            num_new += (len(chain.hashes) - num_held) * chain.tokens
+            num_new += (len(hashes) - num_held) * tokens
         if num_new:
             capacity.insert(num_new, stamp)
         mirror.in_flight.add(stamp)
@@ -148,21 +174,22 @@ class View:
 
     def confirmed(self, ticket: Ticket, now: float) -> None:
         """Note the first byte of the answer: the blocks are real, and newest."""
-        mirror = ticket.live_mirror()
-        if mirror is None:
+        mirror = ticket.mirror
+        if mirror is None or mirror.incarnation != ticket.incarnation:
             return
         mirror.in_flight.discard(ticket.entered)
-        ticket.stamp = self._tick(now)
+        stamp = now if now > self._stamp else nextafter(self._stamp, inf)
+        ticket.stamp = self._stamp = stamp
         for chain in ticket.chains:
-            self._index.touch(mirror.holder, chain.hashes, ticket.stamp)
+            self._index.touch(mirror.holder, chain.hashes, stamp, chain.last)
 
     def failed(self, ticket: Ticket) -> None:
         """Take back a dispatch of which nothing came; what others use stays.
 
         An answer that began and was an error may be taken back, too.
         """
-        mirror = ticket.live_mirror()
-        if mirror is None:
+        mirror = ticket.mirror
+        if mirror is None or mirror.incarnation != ticket.incarnation:
             return
         mirror.in_flight.discard(ticket.entered)
         for chain, held in zip(ticket.chains, ticket.held, strict=True):
@@ -174,27 +201,27 @@ class View:
         Differences below one block, and in the estimated grade below what the
         estimate may be off, say nothing.
         """
-        mirror = ticket.live_mirror()
-        if mirror is None:
+        mirror, distance = ticket.mirror, ticket.distance
+        if mirror is None or mirror.incarnation != ticket.incarnation:
             return
         predicted, capacity = ticket.predicted_tokens, mirror.capacity
-        distance = None
-        if ticket.previous is not None:
-            distance = max(0, ticket.volume - capacity.volume_at(ticket.previous))
-            mirror.hear(cached_tokens, predicted)
-        elif cached_tokens:
-            mirror.hear(cached_tokens, predicted)
-        held = self._index.tokens(mirror.holder)
-        if ticket.is_short(cached_tokens):
+        if not mirror.has_hit and (cached_tokens or distance is not None):
+            self._hear(mirror, cached_tokens, predicted)
+        limit = capacity.limit
+        if abs(predicted - cached_tokens) < ticket.tolerance():
+            if distance is not None:
+                capacity.hit(distance)
+        elif cached_tokens < predicted:
+            held = self._index.tokens(mirror.holder)
             self._truncate(mirror, ticket, cached_tokens)
             if distance is not None:
                 capacity.miss(distance, held)
         else:
             if distance is not None:
                 capacity.hit(distance)
-            if ticket.is_over(cached_tokens):
-                capacity.exceed(held)
-        self._bound(mirror)
+            capacity.exceed(self._index.tokens(mirror.holder))
+        if capacity.limit != limit:
+            self._bound(mirror)
 
     def facts(self, name: str) -> dict[str, object]:
         """Return what `/api/state` shows of the view of a backend."""
@@ -225,10 +252,19 @@ class View:
         """
         return outline(self._index, name, depth, self._stamp if now is None else now)
 
-    def _tick(self, now: float) -> float:
-        """Return a stamp that is later than all before: the time, if it moved."""
-        self._stamp = now if now > self._stamp else nextafter(self._stamp, inf)
-        return self._stamp
+    def _line_up(self, candidates: Sequence[Candidate]) -> Lineup:
+        if len(self._lineups) >= _MAX_LINEUPS:
+            self._lineups.clear()
+        # A lineup keeps its list, so nothing else can come to have that identity.
+        lineup = Lineup(candidates, self._mirrors)
+        self._lineups[id(candidates)] = lineup
+        return lineup
+
+    def _hear(self, mirror: Mirror, cached_tokens: int, predicted: int) -> None:
+        was_believed = mirror.is_believed
+        mirror.hear(cached_tokens, predicted)
+        if mirror.is_believed != was_believed:
+            self._lineups.clear()
 
     def _bound(self, mirror: Mirror) -> None:
         limit = mirror.capacity.limit
@@ -238,8 +274,7 @@ class View:
 
     def _truncate(self, mirror: Mirror, ticket: Ticket, cached_tokens: int) -> None:
         """Drop what is older than the prompt and lies behind the shortfall."""
-        if len(ticket.chains) != 1:
-            return
         chain = ticket.chains[0]
         keep = ticket.blocks_in(cached_tokens)
-        self._index.truncate(mirror.holder, chain.hashes, keep, ticket.entered)
+        if len(ticket.chains) == 1 and keep < len(chain.hashes):
+            self._index.truncate(mirror.holder, chain.hashes, keep, ticket.entered)

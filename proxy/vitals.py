@@ -67,6 +67,11 @@ class Vitals:
         doubt = ", suspect" if self.is_suspect else ""
         return f"<Vitals {self.life} [failed: {self._failures}/{self._limit}{doubt}]>"
 
+    def configure(self, failures: int, window_s: float) -> None:
+        """Judge by other bounds from now on; what was counted stays."""
+        self._limit = failures
+        self._window_s = window_s
+
     def is_doubted(self) -> bool:
         """Tell whether the next good probe must look for a new process."""
         return self.is_suspect or self.life != "up"

@@ -1,14 +1,19 @@
 """What must always hold in the tree of runs; for tests and for doubt."""
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from warmroute.policies.kv.run import Run
-    from warmroute.policies.kv.tree import Tree
+from warmroute.policies.kv.run import Run
+from warmroute.policies.kv.tree import (
+    BLOCK_BYTES,
+    BY_HASH_BYTES,
+    EXTRA_BYTES,
+    MEMBER_BYTES,
+    RUN_BYTES,
+    Tree,
+)
 
 
-def check_integrity(tree: "Tree") -> None:
+def check_integrity(tree: Tree) -> None:
     """Raise AssertionError unless every invariant of *tree* holds."""
     runs = list(tree.root.walk())
     assert not tree.root.hashes, "root has blocks"
@@ -25,7 +30,7 @@ def check_integrity(tree: "Tree") -> None:
     assert tree.num_bytes <= tree.max_bytes or not runs, "cap exceeded"
 
 
-def _check_children(run: "Run") -> None:
+def _check_children(run: Run) -> None:
     assert run.children is None or run.children, f"empty children of {run}"
     for first, child in (run.children or {}).items():
         assert child.parent is run, f"lost parent of {child}"
@@ -33,7 +38,7 @@ def _check_children(run: "Run") -> None:
         assert child.start == run.end, f"{child} not behind {run}"
 
 
-def _check_held(run: "Run") -> None:
+def _check_held(run: Run) -> None:
     full = {holder for holder in range(run.full.bit_length()) if run.full >> holder & 1}
     partial = run.partial or {}
     assert run.partial is None or run.partial, f"empty partial of {run}"
@@ -45,7 +50,7 @@ def _check_held(run: "Run") -> None:
     assert run.tokens > 0, f"{run} has empty blocks"
 
 
-def _check_leaf(tree: "Tree", run: "Run") -> None:
+def _check_leaf(tree: Tree, run: Run) -> None:
     if not run.children:
         assert run.full, f"leaf {run} ends in blocks that nobody has"
         assert run in tree.leaves, f"leaf {run} cannot be evicted"
@@ -54,7 +59,7 @@ def _check_leaf(tree: "Tree", run: "Run") -> None:
         assert recency is None or run in recency, f"{run} cannot be evicted"
 
 
-def _check_books(tree: "Tree", runs: "list[Run]") -> None:
+def _check_books(tree: Tree, runs: list[Run]) -> None:
     assert tree.num_runs == len(runs), "runs miscounted"
     assert tree.num_blocks == sum(len(run.hashes) for run in runs), "blocks miscounted"
     found = {block: run for run in runs if run.by_hash for block in run.hashes}
@@ -63,7 +68,7 @@ def _check_books(tree: "Tree", runs: "list[Run]") -> None:
     assert len(distinct) == tree.num_blocks, "a block is in two places"
 
 
-def _check_holders(tree: "Tree", runs: "list[Run]") -> None:
+def _check_holders(tree: Tree, runs: list[Run]) -> None:
     blocks: Counter[int] = Counter()
     tokens: Counter[int] = Counter()
     held: set[tuple[int, int]] = set()
@@ -82,11 +87,11 @@ def _check_holders(tree: "Tree", runs: "list[Run]") -> None:
             assert (number, block) in held, "extra count of a block that is gone"
 
 
-def _count_bytes(tree: "Tree", runs: "list[Run]") -> int:
+def _count_bytes(tree: Tree, runs: list[Run]) -> int:
     return (
-        len(runs) * cost.RUN_BYTES
-        + sum(len(run.used) for run in runs) * cost.MEMBER_BYTES
-        + sum(len(run.hashes) for run in runs) * cost.BLOCK_BYTES
-        + len(tree.by_hash) * cost.BY_HASH_BYTES
-        + sum(len(owner.extra) for owner in tree.holders.all) * cost.EXTRA_BYTES
+        len(runs) * RUN_BYTES
+        + sum(len(run.used) for run in runs) * MEMBER_BYTES
+        + sum(len(run.hashes) for run in runs) * BLOCK_BYTES
+        + len(tree.by_hash) * BY_HASH_BYTES
+        + sum(len(owner.extra) for owner in tree.holders.all) * EXTRA_BYTES
     )

@@ -21,12 +21,12 @@ class Match:
 
     def __init__(self, path: Sequence[Run], depth: int, holders: Holders) -> None:
         self.depth = depth
-        self.gpu = _resolve(path, depth, holders, 1)
+        self.gpu = _spread(path, depth, holders, 1)
         self.host: list[int] | None = None
         self.disk: list[int] | None = None
         if holders.has_tiers:
-            upper = _resolve(path, depth, holders, 2)
-            lower = _resolve(path, depth, holders, 3)
+            upper = _spread(path, depth, holders, 2)
+            lower = _spread(path, depth, holders, 3)
             self.host = [b - a for a, b in zip(self.gpu, upper, strict=True)]
             self.disk = [c - b for b, c in zip(upper, lower, strict=True)]
 
@@ -34,46 +34,67 @@ class Match:
         return f"<Match [Blocks: {self.depth}, gpu: {self.gpu}]>"
 
 
-def _resolve(
-    path: Sequence[Run], depth: int, holders: Holders, num_tiers: int
-) -> list[int]:
-    """Return for each slot the leading blocks in the first *num_tiers* tiers.
+def find_reaches(
+    path: Sequence[Run], depth: int, alive: int, num_tiers: int = 1
+) -> list[tuple[int, int]]:
+    """Return how far backends reach down a path, those that reach as far together.
 
     Each backend is looked at once, in the run where it stops: O(runs + backends).
+
+    Args:
+        path: The runs that a chain passes.
+        depth: Blocks of the chain in them.
+        alive: The backends in question, as bits of their GPU holders.
+        num_tiers: How many tiers count, from the GPU on.
+
+    Returns:
+        Bits of backends, and the leading blocks that they have; none without any.
     """
-    found = [0] * holders.num_slots
-    alive = holders.gpu_bits
+    found: list[tuple[int, int]] = []
     for run in path:
         full = run.full
         if num_tiers > 1:
             full |= full >> 1
             if num_tiers > 2:
                 full |= run.full >> 2
-        if run is path[-1] and run.end > depth:
-            full = 0
         lost = alive & ~full
         if lost:
-            if run.start or run.partial or not full:
-                _stop(found, lost, run, depth, num_tiers)
             alive ^= lost
+            if run.partial is not None:
+                lost = _find_parts(found, lost, run, depth, num_tiers)
+            if lost and run.start:
+                found.append((lost, run.start))
             if not alive:
                 return found
-    while alive and path:
-        low = alive & -alive
-        alive ^= low
-        found[(low.bit_length() - 1) // NUM_TIERS] = depth
+    if alive and depth:
+        found.append((alive, depth))
     return found
 
 
-def _stop(found: list[int], lost: int, run: Run, depth: int, num_tiers: int) -> None:
-    """Note for the backends in *lost* how far into *run* they reach."""
-    start, held = run.start, 0
-    has_parts = run.partial is not None or num_tiers > 1 or run.end > depth
-    while lost:
-        low = lost & -lost
-        lost ^= low
-        holder = low.bit_length() - 1
-        if has_parts:
-            held = max(run.held(holder + tier) for tier in range(num_tiers))
-            held = min(held, depth - start)
-        found[holder // NUM_TIERS] = start + held
+def _find_parts(
+    found: list[tuple[int, int]], lost: int, run: Run, depth: int, num_tiers: int
+) -> int:
+    """Note the backends of *lost* that have a part of *run*; return the others."""
+    most: dict[int, int] = {}
+    for holder, held in (run.partial or {}).items():
+        tier = holder % NUM_TIERS
+        bit = 1 << holder - tier
+        if tier < num_tiers and lost & bit:
+            most[bit] = max(held, most.get(bit, 0))
+    for bit, held in most.items():
+        found.append((bit, min(run.start + held, depth)))
+        lost ^= bit
+    return lost
+
+
+def _spread(
+    path: Sequence[Run], depth: int, holders: Holders, num_tiers: int
+) -> list[int]:
+    """Return the leading blocks of each slot in the first *num_tiers* tiers."""
+    blocks = [0] * holders.num_slots
+    for bits, num_blocks in find_reaches(path, depth, holders.gpu_bits, num_tiers):
+        while bits:
+            low = bits & -bits
+            bits ^= low
+            blocks[(low.bit_length() - 1) // NUM_TIERS] = num_blocks
+    return blocks

@@ -19,14 +19,14 @@ Invariants, which `check_integrity` verifies:
 
 from collections.abc import Sequence
 
+from warmroute.policies.kv.announced import Announced
 from warmroute.policies.kv.holders import NUM_TIERS
 from warmroute.policies.kv.integrity import check_integrity
 from warmroute.policies.kv.match import Match
 from warmroute.policies.kv.run import Run
-from warmroute.policies.kv.tree import Tree
 
 
-class PrefixIndex(Tree):
+class PrefixIndex(Announced):
     """Map prefixes to the holders that have them, in bounded memory.
 
     A holder is the number of one tier of one backend, from `add_holder`. Stamps are
@@ -73,17 +73,23 @@ class PrefixIndex(Tree):
         path, depth = self.path(hashes)
         return Match(path, depth, self.holders)
 
-    def last_used(self, holder: int, hashes: Sequence[int]) -> float | None:
-        """Return when the deepest leading block that *holder* has was last used."""
+    def last_used(self, holder: int, path: Sequence[Run]) -> float | None:
+        """Return when the deepest run of *path* that *holder* has was last used."""
         stamp = None
-        for run in self.path(hashes)[0]:
+        for run in path:
             if holder not in run.used:
                 break
             stamp = run.used[holder]
         return stamp
 
     def insert(
-        self, holder: int, hashes: Sequence[int], tokens: int, stamp: float
+        self,
+        holder: int,
+        hashes: Sequence[int],
+        tokens: int,
+        stamp: float,
+        path: list[Run] | None = None,
+        depth: int = 0,
     ) -> int:
         """Add a chain from its first block on, and mark all of it as used.
 
@@ -95,6 +101,9 @@ class PrefixIndex(Tree):
             hashes: Block hashes from the first block of the prompt on.
             tokens: Tokens a block; runs that exist keep theirs.
             stamp: Greater than all before.
+            path: What `path` found, under the `version` of now, to save the search;
+                the chain's last run is the last one in it afterwards.
+            depth: The blocks that it found.
 
         Returns:
             The leading blocks that the holder had before.
@@ -102,100 +111,64 @@ class PrefixIndex(Tree):
         if not hashes:
             return 0
         self.holders.all[holder].mirrored = True
-        path, depth = self.path(hashes)
-        if path and depth < path[-1].end:
-            path[-1] = self.split(path[-1], depth - path[-1].start)
-        num_held = 0
+        if path is None:
+            path, depth = self.path(hashes)
+        last = path[-1] if path else self.root
+        has_grown = last.start + len(last.hashes) > depth
+        if has_grown:
+            last = path[-1] = self.split(last, depth - last.start)
+        num_held, bit = 0, 1 << holder
         for run in path:
-            held = self.hold(run, holder, len(run.hashes), stamp)
+            # Most often the holder has the whole run, which takes no call.
+            if run.full & bit:
+                held = len(run.hashes)
+                run.used[holder] = run.last = stamp
+            else:
+                held = self.hold(run, holder, len(run.hashes), stamp)
+                has_grown = True
             if num_held == run.start:
                 num_held += held
             run.hits += 1
         if depth < len(hashes):
-            parent = path[-1] if path else self.root
-            self.append(parent, holder, hashes[depth:], tokens, stamp)
-        self.enforce(holder)
+            rest = hashes[depth:] if depth else hashes
+            path.append(self.append(last, holder, rest, tokens, stamp))
+            has_grown = True
+        if has_grown:
+            self.enforce(holder)
         return num_held
 
-    def touch(self, holder: int, hashes: Sequence[int], stamp: float) -> None:
-        """Mark the blocks of a chain that *holder* has as used. O(runs)."""
+    def touch(
+        self,
+        holder: int,
+        hashes: Sequence[int],
+        stamp: float,
+        last: Run | None = None,
+    ) -> None:
+        """Mark the blocks of a chain that *holder* has as used. O(runs).
+
+        Args:
+            holder: Whose blocks.
+            hashes: The chain.
+            stamp: Greater than all before.
+            last: The run that the chain once ended in; saves the search if it
+                still does.
+        """
+        if (
+            last is not None
+            and last.parent is not None
+            and last.start + len(last.hashes) == len(hashes)
+            and last.hashes[-1] == hashes[-1]
+        ):
+            above: Run | None = last
+            while above is not None:
+                if holder in above.used:
+                    above.used[holder] = above.last = stamp
+                above = above.parent
+            return
         path, depth = self.path(hashes)
         for run in path:
             if holder in run.used and run.end <= depth:
                 run.used[holder] = run.last = stamp
-
-    def store(
-        self,
-        holder: int,
-        parent_hash: int | None,
-        hashes: Sequence[int],
-        tokens: int,
-        stamp: float,
-    ) -> bool:
-        """Count blocks that an engine says it has stored behind *parent_hash*.
-
-        A block that the holder has already is counted once more, and then takes one
-        more `remove_block` to go. None as parent means the start of a prompt.
-
-        Returns:
-            False, with nothing changed, when the parent is unknown.
-        """
-        run, at = self.root, 0
-        if parent_hash is not None:
-            found = self.by_hash.get(parent_hash)
-            if found is None:
-                return False
-            run, at = found, _position(found, parent_hash) + 1
-        done = 0
-        while done < len(hashes):
-            if at == len(run.hashes):
-                child = (run.children or {}).get(hashes[done])
-                if child is None:
-                    rest = hashes[done:] if done else hashes
-                    self.index(self.append(run, holder, rest, tokens, stamp))
-                    break
-                run, at = child, 0
-            num_common = run.common(hashes, done, at)
-            if not num_common:
-                run = self.split(run, at)
-                continue
-            if run.held(holder) < at:
-                self.split(run, at)
-                at = 0
-            self._count(run, holder, at, num_common, stamp)
-            at, done = at + num_common, done + num_common
-        self.enforce(holder)
-        return True
-
-    def remove_block(self, holder: int, block: int) -> bool:
-        """Count out one block that an engine says it has removed.
-
-        The blocks behind it stay; they cannot be matched until it comes back.
-        Blocks that came by `insert` alone are searched for, in O(blocks).
-
-        Returns:
-            Whether the holder had the block.
-        """
-        owner = self.holders.all[holder]
-        run = self.by_hash.get(block)
-        if run is None and owner.mirrored:
-            run = self._search(holder, block)
-        if run is None:
-            return False
-        at, held = _position(run, block), run.held(holder)
-        if at >= held:
-            return False
-        num_extra = owner.extra.get(block, 0)
-        if num_extra > 1:
-            owner.extra[block] = num_extra - 1
-        elif num_extra:
-            del owner.extra[block]
-            self.num_extras -= 1
-        else:
-            if at < held - 1:
-                run = self.split(run, at + 1)
-            self.drop(run, holder, at)
-        return True
 
     def remove_holder(self, holder: int) -> None:
         """Drop all blocks of *holder*: its engine restarted. O(runs of all)."""
@@ -233,8 +206,9 @@ class PrefixIndex(Tree):
         """
         path, depth = self.path(hashes)
         for run in path:
-            if run.start <= keep < min(run.end, depth):
-                self.drop_behind(run, keep - run.start, holder, before)
+            if keep < run.start + len(run.hashes):
+                if keep < depth:
+                    self.drop_behind(run, keep - run.start, holder, before)
                 return
 
     def rollback(
@@ -261,27 +235,3 @@ class PrefixIndex(Tree):
     def check_integrity(self) -> None:
         """Raise AssertionError unless every invariant holds. O(everything)."""
         check_integrity(self)
-
-    def _count(
-        self, run: Run, holder: int, at: int, num_blocks: int, stamp: float
-    ) -> None:
-        self.index(run)
-        extra = self.holders.all[holder].extra
-        held = self.hold(run, holder, at + num_blocks, stamp)
-        for block in run.hashes[at : min(held, at + num_blocks)]:
-            num_extra = extra.get(block, 0)
-            extra[block] = num_extra + 1
-            self.num_extras += not num_extra
-
-    def _search(self, holder: int, block: int) -> Run | None:
-        for run in self.root.walk():
-            if holder in run.used and block in run.hashes:
-                return run
-        return None
-
-
-def _position(run: Run, block: int) -> int:
-    """Return where *block* is in *run*; O(1) for the last one, else O(n)."""
-    if run.hashes[-1] == block:
-        return len(run.hashes) - 1
-    return run.hashes.index(block)

@@ -40,19 +40,24 @@ class SeenBlocks:
         """Bytes allocated for the table now."""
         return len(self._table) * self._table.itemsize
 
-    def prefix_seen(self, hashes: Sequence[int]) -> int:
+    def prefix_seen(self, hashes: Sequence[int], known: int = 0) -> int:
         """Count the leading blocks of a chain that were sent before.
 
         O(log n): presence along a chain is monotone, save for overwritten blocks, so
         the end is found by doubling and bisecting. Overwriting can make the count too
         low by any amount, never too high.
+
+        Args:
+            hashes: The chain.
+            known: Leading blocks that are known to have been sent.
         """
-        if not self._table or not hashes or not self._seen(hashes, 0):
-            return 0
-        low, high = 0, 1
-        while high < len(hashes) and self._seen(hashes, high):
-            low, high = high, high * 2
-        high = min(high, len(hashes))
+        num_blocks = len(hashes)
+        if not self._table or known == num_blocks or not self._seen(hashes, known):
+            return known
+        low, step = known, 1
+        while (high := low + step) < num_blocks and self._seen(hashes, high):
+            low, step = high, step * 2
+        high = min(high, num_blocks)
         while high - low > 1:
             middle = (low + high) // 2
             if self._seen(hashes, middle):
@@ -68,11 +73,31 @@ class SeenBlocks:
         for block in hashes[start:] if start else hashes:
             table[block & mask] = block
 
-    def observe(self, hashes: Sequence[int]) -> int:
-        """Count the leading blocks sent before, then remember those behind them."""
-        num_seen = self.prefix_seen(hashes)
-        if num_seen < len(hashes):
-            self.add(hashes, num_seen)
+    def observe(self, hashes: Sequence[int], known: int = 0) -> int:
+        """Count the leading blocks sent before, then remember those behind them.
+
+        Args:
+            hashes: The chain.
+            known: Leading blocks that are known to have been sent.
+        """
+        num_blocks = len(hashes)
+        if known == num_blocks:
+            return known
+        if num_blocks - known > _PROBES:
+            num_seen = self.prefix_seen(hashes, known)
+            if num_seen < num_blocks:
+                self.add(hashes, num_seen)
+            return num_seen
+        # The usual short rest is looked at from its end, in place.
+        table, mask = self._table or self._allocate(), self._mask
+        num_seen = num_blocks
+        while num_seen > known:
+            block = hashes[num_seen - 1]
+            if table[block & mask] == block:
+                break
+            num_seen -= 1
+        for block in hashes[num_seen:]:
+            table[block & mask] = block
         return num_seen
 
     def _allocate(self) -> "array[int]":
@@ -86,7 +111,7 @@ class SeenBlocks:
         block = hashes[position]
         if table[block & mask] == block:
             return True
-        return any(
-            table[block & mask] == block
-            for block in hashes[position + 1 : position + _PROBES]
-        )
+        for block in hashes[position + 1 : position + _PROBES]:
+            if table[block & mask] == block:
+                return True
+        return False

@@ -182,7 +182,8 @@ class Tree:
             holder: Whose blocks go; None is everybody's.
             before: Take only runs last used before this stamp.
         """
-        for member in reversed(list(run.walk())):
+        members = list(run.walk()) if run.children else [run]
+        for member in reversed(members):
             keep = at if member is run else 0
             for each in list(member.used) if holder is None else (holder,):
                 stamp = member.used.get(each)

@@ -118,7 +118,8 @@ class FleetLoad:
         if now >= self._next_refresh:
             self.refresh(now)
         candidate.speed.pool.add_work(uncached_tokens, now)
-        presume_prefilled(candidate, now)
+        if candidate.waiting:
+            presume_prefilled(candidate, now)
         return Reservation(candidate, prompt_tokens, uncached_tokens, now, streamed)
 
     def refresh(self, now: float) -> None:

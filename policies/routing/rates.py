@@ -39,13 +39,15 @@ class Pool:
 
     def add_work(self, uncached_tokens: int, now: float) -> None:
         """Count prefill work that was dispatched."""
-        self._advance(int(now))
+        if now >= self._second + 1:
+            self._advance(int(now))
         self._buckets[self._second % WINDOW_S] += uncached_tokens
         self._sent += uncached_tokens
 
     def rho(self, now: float) -> float:
         """Return the work of the last 60 s over what 60 s can do."""
-        self._advance(int(now))
+        if now >= self._second + 1:
+            self._advance(int(now))
         return self._sent / (WINDOW_S * self.rate) if self.rate else 0.0
 
     def learn_output(self, tokens: int) -> None:
@@ -55,14 +57,15 @@ class Pool:
         counts for at most ten times the expected length.
         """
         self._outputs += 1
-        gain = max(_OUTPUT_GAIN, 1.0 / self._outputs)
-        sample = min(float(tokens), _OUTPUT_STEP * self.output_tokens + 100.0)
+        gain = 1.0 / self._outputs
+        if gain < _OUTPUT_GAIN:
+            gain = _OUTPUT_GAIN
+        most = _OUTPUT_STEP * self.output_tokens + 100.0
+        sample = tokens if tokens < most else most
         self.output_tokens += gain * (sample - self.output_tokens)
 
     def _advance(self, second: int) -> None:
         behind = second - self._second
-        if behind <= 0:
-            return
         for passed in range(min(behind, WINDOW_S)):
             place = (second - passed) % WINDOW_S
             self._sent -= self._buckets[place]

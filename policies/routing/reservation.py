@@ -32,6 +32,9 @@ _MAX_SLOWDOWN = 20.0  # a sample may look this much slower than expected
 _SLACK_S = 1.0
 _MIN_ITL_TOKENS = 16
 
+_PREFILL, _DECODE, _DONE = range(3)
+_STAGES = ("prefill", "decode", "done")
+
 
 class Reservation:
     """The load of one request on one backend, from dispatch to its end."""
@@ -39,9 +42,8 @@ class Reservation:
     __slots__ = (
         "_first_token_at",
         "_has_taught",
-        "_is_done",
-        "_is_waiting",
         "_load_s",
+        "_stage",
         "candidate",
         "prompt_tokens",
         "since",
@@ -62,27 +64,24 @@ class Reservation:
         self.uncached_tokens = uncached_tokens
         self.since = now
         self.streamed = streamed
-        self._is_waiting = True
-        self._is_done = False
+        self._stage = _PREFILL
         self._has_taught = False
-        self._first_token_at = now
-        self._load_s = 0.0
         candidate.requests += 1
         candidate.context_tokens += prompt_tokens
         candidate.prefill_tokens += uncached_tokens
-        candidate.waiting[self] = None
-        if len(candidate.waiting) == 1:
+        waiting = candidate.waiting
+        if not waiting:
             candidate.head_tokens = uncached_tokens
             candidate.head_since = now
+        waiting[self] = None
 
     def __repr__(self) -> str:
-        state = "prefill" if self._is_waiting else "decode"
-        state = "done" if self._is_done else state
-        return f"<Reservation {self.candidate.name} {self.prompt_tokens} {state}>"
+        stage = _STAGES[self._stage]
+        return f"<Reservation {self.candidate.name} {self.prompt_tokens} {stage}>"
 
     def first_token(self, now: float) -> None:
         """Move from prefill to decode and learn the rate; later calls do nothing."""
-        if not self._is_waiting:
+        if self._stage != _PREFILL:
             return
         if not self.streamed:
             self._start_decode(now)
@@ -109,21 +108,24 @@ class Reservation:
             learn: False for requests that were cancelled or failed.
             cached_tokens: The engine's report; puts a wrong rate sample right.
         """
-        if self._is_done:
+        stage = self._stage
+        if stage == _DONE:
             return
         candidate = self.candidate
         if learn and output_tokens:
-            self._learn_output(now, output_tokens)
-        if learn and self._has_taught and cached_tokens is not None:
+            candidate.speed.pool.learn_output(output_tokens)
+            if stage == _DECODE and self.streamed and output_tokens >= _MIN_ITL_TOKENS:
+                self._learn_itl(now, output_tokens)
+        if self._has_taught and learn and cached_tokens is not None:
             computed = max(0, self.prompt_tokens - cached_tokens)
             candidate.tok = max(0.0, candidate.tok + computed - self.uncached_tokens)
-        if self._is_waiting:
+        if stage == _PREFILL:
             self._leave_queue()
         else:
             candidate.decodes -= 1
         candidate.requests -= 1
         candidate.context_tokens -= self.prompt_tokens
-        self._is_done = True
+        self._stage = _DONE
 
     def presume_first_token(self, at: float) -> None:
         """Count the prefill of an answer that is not streamed as done."""
@@ -131,25 +133,27 @@ class Reservation:
         self.candidate.last_first_token = at
 
     def _start_decode(self, now: float) -> None:
-        candidate = self.candidate
         self._leave_queue()
+        self._stage = _DECODE
+        candidate = self.candidate
         candidate.decodes += 1
-        self._first_token_at = now
-        self._load_s = candidate.speed.load_s(
-            candidate.requests, candidate.context_tokens
-        )
+        if self.streamed:
+            self._first_token_at = now
+            self._load_s = candidate.speed.load_s(
+                candidate.requests, candidate.context_tokens
+            )
 
     def _leave_queue(self) -> None:
         candidate = self.candidate
-        self._is_waiting = False
         candidate.prefill_tokens -= self.uncached_tokens
-        del candidate.waiting[self]
-        head = next(iter(candidate.waiting), None)
-        if head is None:
-            candidate.head_tokens = 0
-        else:
+        waiting = candidate.waiting
+        del waiting[self]
+        if waiting:
+            head = next(iter(waiting))
             candidate.head_tokens = head.uncached_tokens
             candidate.head_since = head.since
+        else:
+            candidate.head_tokens = 0
 
     def _finish_hidden(self) -> tuple[float, int]:
         start = self.since
@@ -161,12 +165,9 @@ class Reservation:
             head._start_decode(self.since)
         return start, tokens
 
-    def _learn_output(self, now: float, output_tokens: int) -> None:
+    def _learn_itl(self, now: float, output_tokens: int) -> None:
         candidate = self.candidate
         speed = candidate.speed
-        speed.pool.learn_output(output_tokens)
-        if self._is_waiting or not self.streamed or output_tokens < _MIN_ITL_TOKENS:
-            return
         observed_s = (now - self._first_token_at) / (output_tokens - 1)
         load_s = speed.load_s(candidate.requests, candidate.context_tokens)
         speed.learn_itl(observed_s, (self._load_s + load_s) / 2)

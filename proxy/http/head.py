@@ -43,6 +43,7 @@ _INTERESTING = _OWN | {
     b"traceparent",
     b"user-agent",
 }
+_AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 
 
@@ -99,7 +100,7 @@ class RequestHead:
 
     def repeat(self) -> None:
         """Become the head of another request with the same bytes."""
-        if b"x-request-id" not in self.fields:
+        if self.fields.get(b"x-request-id") != self.request_id:
             self.request_id = _new_id()
 
 
@@ -143,13 +144,13 @@ def _origin_form(target: bytes) -> bytes:
     """Reduce an absolute-form target to path and query; the host is ours anyway."""
     if target.startswith(b"/") or target == b"*":
         return target
-    scheme, separator, rest = target.partition(b"://")
-    if not separator or scheme.lower() not in (b"http", b"https"):
+    authority = _AUTHORITY(target)
+    if authority is None:
         raise ClientError(
             400,
             "bad_target",
             f"request target {target[:80].decode('latin-1')!r} is not a path; "
             "send one that starts with /",
         )
-    slash = rest.find(b"/")
-    return rest[slash:] if slash >= 0 else b"/"
+    rest = target[authority.end() :]
+    return rest if rest.startswith(b"/") else b"/" + rest

@@ -8,7 +8,8 @@ nothing more is read while they wait.
 import asyncio
 import time
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import httptools
 
@@ -21,7 +22,7 @@ _NEVER = float("inf")
 _LINGER_S = 5.0
 
 
-class ReadLimits(Protocol):
+class ReadLimits(NamedTuple):
     """What a client may send, and how long it may take; see the config."""
 
     head_bytes: int
@@ -81,6 +82,7 @@ class ClientConnection(asyncio.Protocol):
         "_discarding",
         "_head",
         "_headers",
+        "_is_starting",
         "_known",
         "_message_bytes",
         "_parser",
@@ -90,13 +92,15 @@ class ClientConnection(asyncio.Protocol):
         "_refusal",
         "_target",
         "_work",
-        "_write",
         "deadline",
         "peer",
         "transport",
+        "write",
     )
 
     transport: asyncio.Transport
+    write: Callable[[bytes], None]
+    """Send bytes of the answer."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
@@ -106,6 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self._work: Work | None = None
         self._refusal: ClientError | None = None
         self._discarding = False
+        self._is_starting = False
         self._reading_paused = False
         self.deadline = _NEVER
         self.peer = b"unknown"
@@ -123,10 +128,6 @@ class ClientConnection(asyncio.Protocol):
         return f"<ClientConnection {'busy' if self._work else 'idle'}>"
 
     # what work may do
-
-    def write(self, data: bytes) -> None:
-        """Send bytes of the answer."""
-        self._write(data)
 
     def finished(self, *, keep_alive: bool) -> None:
         """End the current answer and turn to the next request, or close."""
@@ -179,7 +180,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to wait for a request."""
         self.transport = transport  # type: ignore[assignment]
-        self._write = self.transport.write
+        self.write = self.transport.write
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = str(peer[0]).encode()
@@ -207,12 +208,7 @@ class ClientConnection(asyncio.Protocol):
                 return
             self.deadline = time.monotonic() + self._port.read_limits.header_s
         self._message_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            self._unreadable(error)
+        self._parse(data)
         if self._refusal is not None or self._message_bytes:
             self._check_progress()
         elif is_first and len(self._ready) == 1:
@@ -248,6 +244,10 @@ class ClientConnection(asyncio.Protocol):
 
     # httptools callbacks; an exception in one would be wrapped, so none raises
 
+    def on_message_begin(self) -> None:
+        """Notice a request that begins behind another one in the same bytes."""
+        self._message_bytes = self._message_bytes or 1
+
     def on_url(self, url: bytes) -> None:
         """Collect the request target."""
         self._target += url
@@ -259,6 +259,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Judge the head before the body comes."""
+        if self._refusal is not None:
+            return
         limits = self._port.read_limits
         parser = self._parser
         try:
@@ -281,7 +283,7 @@ class ClientConnection(asyncio.Protocol):
         if parser.should_upgrade():
             return
         if head.expects_continue and self._work is None and not self._ready:
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, piece: bytes) -> None:
         """Collect the body up to its limit."""
@@ -306,6 +308,17 @@ class ClientConnection(asyncio.Protocol):
             self._begin_message()
 
     # internals
+
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._decline_upgrade(data[upgrade.args[0] :])
+            except httptools.HttpParserError as error:
+                self._unreadable(error)
+                return
 
     def _check_head(self, limits: ReadLimits) -> None:
         if len(self._headers) > limits.headers:
@@ -351,23 +364,23 @@ class ClientConnection(asyncio.Protocol):
         last = self._ready[-1] if self._ready else None
         return isinstance(last, tuple) and not last[0].keeps_alive
 
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Read the request again as one that offers no upgrade (RFC 9110, 7.8).
+    def _decline_upgrade(self, rest: bytes) -> bytes:
+        """Return the request anew, as one that offers no upgrade (RFC 9110, 7.8).
 
         llhttp takes all that follows such a head for another protocol, the body too.
         """
         head, self._head = self._head, None
         self._parser = httptools.HttpRequestParser(self)
         if head is None or self._refusal is not None:
-            return
+            return b""
         lines = [
-            b"%b: %b\r\n" % (name, value)
+            b"%b: %b\r\n" % (name, _without_upgrade(name, value))
             for name, value in self._headers
-            if name.lower() not in (b"upgrade", b"connection", b"http2-settings")
+            if name.lower() not in (b"upgrade", b"http2-settings")
         ]
         self._headers, self._target = [], b""
         start = b"%b %b HTTP/1.1\r\n" % (head.method, head.target)
-        self._parser.feed_data(b"".join([start, *lines, b"\r\n", rest]))
+        return b"".join([start, *lines, b"\r\n", rest])
 
     def _enqueue_refusal(self, error: ClientError) -> None:
         self._discarding = True
@@ -375,11 +388,18 @@ class ClientConnection(asyncio.Protocol):
         self._ready.append(error)
 
     def _next(self) -> None:
-        request = self._ready.popleft()
-        if isinstance(request, ClientError):
-            self._refuse(request)
-            return
-        self._start(*request)
+        if self._is_starting:
+            return  # from a work that ended at once; the loop below goes on
+        self._is_starting = True
+        try:
+            while self._ready and self._work is None and not self.transport.is_closing():
+                request = self._ready.popleft()
+                if isinstance(request, ClientError):
+                    self._refuse(request)
+                else:
+                    self._start(*request)
+        finally:
+            self._is_starting = False
 
     def _start(self, head: RequestHead, body: bytes) -> None:
         if len(body) > self._port.read_limits.body_bytes:
@@ -396,7 +416,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, error: ClientError) -> None:
         self._discarding = True
         self._port.refused(error)
-        self._write(error_answer(error, b"", close=True))
+        self.write(error_answer(error, b"", close=True))
         # Closing with unread bytes would reset the connection and with it the
         # answer, so what still comes is read and dropped for a while.
         self.deadline = time.monotonic() + _LINGER_S
@@ -405,6 +425,13 @@ class ClientConnection(asyncio.Protocol):
         if self._reading_paused and not self.transport.is_closing():
             self._reading_paused = False
             self.transport.resume_reading()
+
+
+def _without_upgrade(name: bytes, value: bytes) -> bytes:
+    if name.lower() != b"connection":
+        return value
+    tokens = [token.strip() for token in value.split(b",")]
+    return b", ".join(token for token in tokens if token.lower() != b"upgrade")
 
 
 def _body_too_large(size: int, limit: int) -> ClientError:

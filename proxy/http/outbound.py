@@ -285,7 +285,7 @@ def _without_hop_by_hop(raw: bytes) -> bytes:
         for line in lines
         if line[:11].lower() == b"connection:"
         for token in line[11:].split(b",")
-    }
+    } - {b"content-length", b"transfer-encoding"}
     return b"\r\n".join(
         line
         for line in lines

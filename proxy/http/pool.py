@@ -33,7 +33,7 @@ class ConnectionPool:
         idle = self._idle
         while idle:
             connection = idle.pop()
-            if connection.is_closed:
+            if connection.transport.is_closing():
                 continue
             if now - connection.released_at > self._idle_s:
                 connection.abort()
@@ -44,7 +44,7 @@ class ConnectionPool:
 
     def release(self, connection: UpstreamConnection, now: float) -> None:
         """Give back a connection whose answer is complete."""
-        if connection.is_closed:
+        if connection.transport.is_closing():
             return
         if self.is_closed:
             connection.abort()

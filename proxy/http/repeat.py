@@ -28,7 +28,10 @@ class RepeatedHead:
         cls, head: RequestHead, data: bytes, body: bytes
     ) -> "RepeatedHead | None":
         """Learn from *data*, which is one whole request, if it has a plain length."""
-        raw = data[: len(data) - len(body) - 4]
+        end = data.find(b"\r\n\r\n")
+        if len(data) - end - 4 != len(body):
+            return None  # chunked, or with line ends before or behind it
+        raw = data[:end]
         if not head.keeps_alive or head.version != "1.1" or head.expects_continue:
             return None
         found = _LENGTH.search(raw)

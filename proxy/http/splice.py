@@ -71,6 +71,6 @@ def _is_extra(event: bytes) -> bool:
     at = event.find(b"data:")
     try:
         found = _decode(event[at + 5 :].strip())
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return found.choices == [] and found.usage != b"null"

@@ -13,6 +13,7 @@ import msgspec
 _MAX_JSON_BYTES = 1 << 20
 _MAX_EVENT_BYTES = 1 << 18
 _TAIL_PIECES = 16
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Details(msgspec.Struct):
@@ -143,7 +144,7 @@ class StreamWatch:
         _read(data, self._usage)
         try:
             return _has_token(_decode_event(data))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except _UNREADABLE:
             return False
 
     def usage(self) -> Usage:
@@ -198,7 +199,7 @@ def _read(data: bytes, into: Usage) -> None:
             return
         for answer in _decode_answers(data):
             _take(answer, into)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+    except _UNREADABLE:
         return
 
 

@@ -8,6 +8,7 @@ import timeit
 from collections.abc import Callable
 from functools import partial
 
+from warmroute.proxy.process import tune_allocator
 from warmroute.proxy.prompt import PromptReader
 
 JSON = b"application/json"
@@ -50,6 +51,7 @@ def measure(call: Callable[[], object], size: int) -> float:
 
 
 def main() -> None:
+    tune_allocator()
     reader = PromptReader()
     print(f"{'us per body':12}", *(f"{name:>9}" for name in SIZES))
     for shape in (chat, tools, completion, token_ids):

@@ -82,6 +82,27 @@ def test_number_of_models_is_bounded_and_the_one_in_use_stays() -> None:
     assert density.bytes_per_token("used") < 2.5
 
 
+def test_sums_at_hand_spare_the_look_up_and_teach_the_same() -> None:
+    by_name, by_sums = Density(), Density()
+    for density in (by_name, by_sums):
+        density.learn("m", 40_000, 20_000)
+    sums = by_sums.find("m")
+    assert sums is not None
+    by_name.learn("m", 40_000, 10_000)
+    by_sums.learn("m", 40_000, 10_000, sums)
+    assert by_sums.bytes_per_token("m") == by_name.bytes_per_token("m") == sums.rate
+    assert repr(sums) == f"<Sums [{sums.rate:.2f} bytes a token]>"
+
+
+def test_a_forgotten_model_is_not_taught_by_old_sums() -> None:
+    density = Density()
+    density.learn("m", 40_000, 20_000)
+    sums = density.find("m")
+    density.forget("m")
+    density.learn("m", 40_000, 20_000, sums)
+    assert density.bytes_per_token("m") == 4.0
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(-10, 1 << 40)), max_size=50)
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute.policies.routing.base import Candidate, Policy, Query
+from warmroute.policies.routing.base import Candidate, Cost, Costs, Policy, Query
 from warmroute.policies.routing.expected_ttft import ExpectedTtft
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.policies.routing.rates import SpeedClass
@@ -81,6 +81,19 @@ def formula(query: Query, one: Candidate) -> tuple[float, float, float]:
     return wait, miss, 0.2 * query.output_tokens * itl
 
 
+class TestCosts:
+    @given(st.lists(st.tuples(*[st.floats(0, 9)] * 4), max_size=6))
+    def test_reads_like_the_list_of_its_tuples(self, tuples: list[Cost]) -> None:
+        costs = Costs([number for cost in tuples for number in cost])
+        assert list(costs) == tuples
+        assert len(costs) == len(tuples)
+        assert costs[1:] == tuples[1:]
+        assert [costs[at] for at in range(-len(tuples), 0)] == tuples
+        assert repr(costs) == f"<Costs {tuples}>"
+        with pytest.raises(IndexError):
+            costs[len(tuples)]
+
+
 class TestExpectedTtftCost:
     @given(situations())
     def test_costs_are_those_of_the_formula(
@@ -149,7 +162,50 @@ class TestExpectedTtftCost:
             assert costs[0][1] == pytest.approx(20.0)
 
 
+def equals(
+    costs: Sequence[Cost], candidates: Sequence[Candidate], tolerance: float
+) -> set[int]:
+    """List who may be drawn, word for word from docs/routing.md."""
+    best = min(range(len(costs)), key=lambda index: costs[index][3])
+    wait, miss, _, least = costs[best]
+
+    def state(index: int) -> tuple[int, int]:
+        return candidates[index].matched_tokens, candidates[index].requests
+
+    return {
+        index
+        for index, cost in enumerate(costs)
+        if cost[3] == least
+        or (
+            state(index) == state(best) and cost[3] <= least + tolerance * (wait + miss)
+        )
+    }
+
+
 class TestExpectedTtftChoice:
+    @given(
+        st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=6),
+        st.sampled_from([0.0, 0.1, 1.0]),
+    )
+    def test_draws_from_the_equal_ones_and_names_the_reason(
+        self, states: list[tuple[int, int, int]], tolerance: float
+    ) -> None:
+        candidates = [
+            Candidate("x", matched_tokens=400 * m, requests=r, rate=8000.0 + 500 * v)
+            for m, r, v in states
+        ]
+        policy = ExpectedTtft(tie_tolerance=tolerance, rng=Random(1))
+        choices = [policy.choose(QUERY, candidates) for _ in range(100)]
+        costs = choices[0].costs
+        assert costs is not None
+        drawn = {choice.index for choice in choices}
+        assert drawn == equals(costs, candidates, tolerance)
+        longest = max(one.matched_tokens for one in candidates)
+        for choice in choices:
+            matched = candidates[choice.index].matched_tokens
+            is_prefix = 0 < matched == longest
+            assert choice.reason == ("prefix" if is_prefix else "load")
+
     def test_a_warm_backend_wins_by_its_prefix(self) -> None:
         candidates = fleet(0, 0, 0)
         candidates[1].matched_tokens = 800

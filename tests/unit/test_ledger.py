@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute.policies.routing.base import Costs
 from warmroute.proxy.decision import Decision, Roster
 from warmroute.proxy.histogram import Histogram
 from warmroute.proxy.ledger import OTHER, Ledger
@@ -48,7 +49,7 @@ class TestClasses:
         self, prompt: int, cached: int, predicted: int, best: int, seen: int
     ) -> None:
         """Classes are never negative and sum to the prompt's tokens."""
-        classes = classify(prompt, cached, predicted, best, seen)
+        classes = TokenClasses(*classify(prompt, cached, predicted, best, seen))
         assert min(classes) >= 0
         assert classes.prompt == max(prompt, 0)
 
@@ -59,7 +60,7 @@ class TestClasses:
         """Within bounds the classes equal their written definitions."""
         claim = st.integers(0, prompt)
         cached, predicted, best, seen = (data.draw(claim) for _ in range(4))
-        classes = classify(prompt, cached, predicted, best, seen)
+        classes = TokenClasses(*classify(prompt, cached, predicted, best, seen))
         assert classes.hit == cached
         assert classes.unpredicted == max(0, predicted - cached)
         assert classes.elsewhere == max(0, best - max(predicted, cached))
@@ -135,6 +136,15 @@ class TestDecision:
         """Round robin prices nothing."""
         first = decide(costs=None).explained()["candidates"][0]
         assert first["cost"]["total_s"] is None
+
+    def test_flat_costs_and_tuples_are_recorded_alike(self) -> None:
+        """A third party's policy may give tuples, and a total of its own."""
+        tuples = [(0.0, 0.1, 0.2, 0.3), (1.0, 0.0, 0.5, 9.5), (0.0, 0.2, 0.3, 0.5)]
+        flat = Costs([number for cost in tuples for number in cost])
+        explained = decide(costs=tuples).explained()
+        assert explained == decide(costs=flat).explained()
+        assert explained["candidates"][1]["cost"]["total_s"] == 9.5
+        assert decide(costs=flat).cost(1) == tuples[1]
 
     def test_explained_has_no_outcome(self) -> None:
         """What is never sent has no end."""
@@ -268,6 +278,16 @@ class TestSettle:
         assert (decision.chosen, decision.predicted_tokens) == ("b1", 64)
         assert (decision.attempts, books.retries) == (2, {"refused": 1})
 
+    def test_a_reopened_request_is_counted_as_a_choice_again(self) -> None:
+        """Each attempt is one request sent."""
+        books, decision = ledger(), decide()
+        books.open(decision, 0.0)
+        books.reopen(decision, 1, "refused")
+        assert books.choices == {
+            ("expected_ttft", "prefix", "b0"): 1,
+            ("expected_ttft", "prefix", "b1"): 1,
+        }
+
     def test_own_errors_are_warned_of_once_a_second(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -312,6 +332,8 @@ class TestRing:
         books.open(second, 0.0)
         books.open(decide("next"), 0.0)
         assert books.find("same") is second
+        books.open(decide("last"), 0.0)
+        assert books.find("same") is None
 
     def test_bytes_bound_the_ring_too(self) -> None:
         """Large fleets make large records: fewer are kept."""
@@ -383,6 +405,29 @@ class TestLabels:
         assert books.flows() == []
         assert books.choices == {}
         assert books.totals.hit == 48
+
+    def test_a_request_that_outlives_its_backend_is_in_the_totals(self) -> None:
+        """A drained backend's last answers come after its series have gone."""
+        books, early, late = ledger(), decide("early"), decide("late")
+        books.open(early, 0.0)
+        books.open(late, 0.0)
+        books.settle(early, status=200, duration_s=1.0, cached_tokens=48)
+        books.forget_backend("b0")
+        assert books.totals.snapshot().prompt == 100
+        books.settle(late, status=200, duration_s=1.0, cached_tokens=16)
+        books.forget_backend("b1")
+        for _ in range(2):
+            assert books.totals.snapshot().prompt == 200
+            assert books.totals.hit == 64
+        assert books.flows() == []
+
+    def test_choices_are_summed_over_models(self) -> None:
+        """The metric has no model label."""
+        books = ledger()
+        for name in ("smol", "smol", "unknown", None):
+            books.open(decide(model=name), 0.0)
+        assert len(books.flows()) == 2
+        assert books.choices == {("expected_ttft", "prefix", "b0"): 4}
 
     def test_repr_counts_records(self) -> None:
         """repr tells how full the ring is."""

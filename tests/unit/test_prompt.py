@@ -85,6 +85,11 @@ class TestFields:
         ("fields", "session"),
         [
             ({}, None),
+            ({"session_id": "s"}, "s"),
+            ({"session_params": {"id": "p"}}, "p"),
+            ({"prompt_cache_key": "k"}, "k"),
+            ({"conversation": "c"}, "c"),
+            ({"user": "u"}, "u"),
             ({"session_id": "s", "prompt_cache_key": "k", "user": "u"}, "s"),
             ({"session_params": {"id": "p"}, "user": "u"}, "p"),
             ({"prompt_cache_key": "k", "conversation": "c"}, "k"),
@@ -171,8 +176,11 @@ class TestRoot:
             {"extra_key": "s"},
             {"cache_salt": "s", "lora_path": "s"},
         ]
-        roots = [read(**fields).pieces[0].root for fields in variants]
-        assert len(set(roots)) == len(roots)
+        reader, roots = PromptReader(), set()
+        for fields in variants:
+            body = json.dumps({"model": "m", "messages": HI, **fields}).encode()
+            roots.add(reader.read(CHAT, JSON, b"", body).pieces[0].root)
+        assert len(roots) == len(variants)
 
     def test_salt_and_adapter_reach_the_root_by_name(self) -> None:
         root = read(cache_salt="s", lora_path="l").pieces[0].root
@@ -365,7 +373,94 @@ def _everything() -> dict[str, Any]:
     }
 
 
+class TestShortWay:
+    """Plain chats and single texts are read in fewer steps, to the same result."""
+
+    @given(
+        st.lists(
+            st.fixed_dictionaries(
+                {"role": st.sampled_from(["system", "user", "x"]), "content": st.text()}
+            ),
+            max_size=3,
+        ),
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "model": st.sampled_from(["m", "n", "", "n" * 300, None, 5, ["m"]]),
+                "stream": st.sampled_from([True, False, 1]),
+                "user": st.just("u"),
+                "max_tokens": st.sampled_from([5, -1, None]),
+                "cache_salt": st.sampled_from(["s", "", None]),
+                "lora_path": st.just("l"),
+                "extra_key": st.just("k"),
+                "rid": st.just("r"),
+            },
+        ),
+    )
+    def test_a_plain_chat_equals_the_same_read_the_long_way(
+        self, messages: list[dict[str, str]], fields: dict[str, Any]
+    ) -> None:
+        """Embeddings take messages, too, and know no short way."""
+        reader = PromptReader()
+        teach(reader, "m")
+        for model in ("m", "n", ""):  # so that their roots are known
+            plain = json.dumps({"model": model, "messages": HI}).encode()
+            reader.read(CHAT, JSON, b"", plain)
+        body = json.dumps({"messages": messages, **fields}).encode()
+        short = reader.read(CHAT, JSON, b"", body)
+        long = reader.read("/v1/embeddings", JSON, b"", body)
+        long.kind = "chat"
+        long.wants_usage = short.wants_usage
+        long.can_inject_usage = short.can_inject_usage
+        assert short == long
+
+    @given(st.text())
+    def test_one_text_equals_a_list_of_it(self, text: str) -> None:
+        assert read("/v1/completions", prompt=text) == read(
+            "/v1/completions", prompt=[text]
+        )
+
+    def test_a_text_part_takes_the_long_way_to_the_same_prompt(self) -> None:
+        parts = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+        assert read(messages=parts) == read()
+
+
+def teach(reader: PromptReader, model: str) -> None:
+    reader.learn(Prompt("chat", model, "estimated", text_bytes=80_000), 40_000)
+
+
 class TestLearning:
+    def test_a_prompt_carries_the_estimate_it_was_read_with(self) -> None:
+        reader = PromptReader()
+        body = json.dumps({"model": "m", "messages": HI}).encode()
+        before = reader.read(CHAT, JSON, b"", body)
+        assert before.bytes_per_token == 4.0
+        teach(reader, "m")
+        after = reader.read(CHAT, JSON, b"", body)
+        assert after.bytes_per_token == reader.bytes_per_token("m") < 2.2
+        assert before.bytes_per_token == 4.0
+
+    def test_requests_under_way_at_once_all_teach(self) -> None:
+        """Those read before the first report of a model included."""
+        together, apart = PromptReader(), PromptReader()
+        body = json.dumps({"model": "m", "prompt": "a" * 40_000}).encode()
+        for prompt in [
+            together.read("/v1/completions", JSON, b"", body) for _ in range(3)
+        ]:
+            together.learn(prompt, 20_000)
+        for _ in range(3):
+            apart.learn(apart.read("/v1/completions", JSON, b"", body), 20_000)
+        assert together.bytes_per_token("m") == apart.bytes_per_token("m")
+
+    def test_a_request_from_before_a_change_of_tokenizer_teaches_nobody(self) -> None:
+        reader = PromptReader([ModelConfig(name="m")])
+        teach(reader, "m")
+        body = json.dumps({"model": "m", "prompt": "a" * 40_000}).encode()
+        prompt = reader.read("/v1/completions", JSON, b"", body)
+        reader.configure([ModelConfig(name="m", tokenizer="engine")])
+        reader.learn(prompt, 20_000)
+        assert reader.bytes_per_token("m") == 4.0
+
     def test_reports_change_the_estimate_of_later_prompts(self) -> None:
         reader = PromptReader()
         body = json.dumps({"model": "m", "prompt": "a" * 40_000}).encode()
@@ -407,7 +502,7 @@ def test_a_changed_tokenizer_is_learned_anew() -> None:
     """A reload keeps the estimates of the models that stay as they are."""
     reader = PromptReader([ModelConfig(name="a"), ModelConfig(name="b")])
     for name in ("a", "b"):
-        reader.learn(Prompt("chat", name, "estimated", text_bytes=80_000), 40_000)
+        teach(reader, name)
     reader.configure([ModelConfig(name="a", tokenizer="engine"), ModelConfig(name="b")])
     assert reader.bytes_per_token("a") == 4.0
     assert reader.bytes_per_token("b") < 2.2

@@ -8,7 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute.proxy.batch import Batch
 from warmroute.proxy.prompt import PromptReader
+from warmroute.proxy.shapes import find_shape
 from warmroute.proxy.transcript import (
     ARGUMENTS,
     CALL,
@@ -49,6 +51,10 @@ messages = st.fixed_dictionaries(
         "reasoning_content": texts.filter(bool),
         "tool_calls": st.lists(calls, max_size=2),
     },
+)
+PROMPT_FIELDS = (
+    *("tools", "functions", "documents"),
+    *("chat_template", "chat_template_kwargs", "reasoning_effort"),
 )
 chats = st.lists(messages, min_size=1, max_size=4)
 values = st.recursive(
@@ -101,6 +107,27 @@ def test_bytes_are_equal_only_where_chats_say_the_same(one: Chat, two: Chat) -> 
 def test_a_naive_parser_reads_the_chat_back(chat: Chat) -> None:
     """So two chats that differ in meaning cannot share their bytes."""
     assert parse(to_bytes(chat)) == [hide_media(*said) for said in meaning(chat)]
+
+
+@given(
+    chats, st.fixed_dictionaries({}, optional={"tools": values, "functions": values})
+)
+def test_the_short_way_gives_the_bytes_of_the_long_one(
+    chat: Chat, fields: dict[str, Any]
+) -> None:
+    body = json.dumps({"model": "m", "messages": chat, **fields}).encode()
+    shape = find_shape("/v1/chat/completions")
+    assert shape.join is not None
+    decoded, batch = shape.decode(body), Batch()
+    shape.collect(decoded, batch)
+    text = shape.join(decoded)
+    is_plain = not fields and all(
+        type(message["content"]) is str and message.keys() <= {"role", "content"}
+        for message in chat
+    )
+    assert (text is not None) == is_plain
+    if is_plain:
+        assert batch.kept == [text]
 
 
 def hide_media(content: Any, rest: Any) -> tuple[list[Any], dict[str, Any]]:

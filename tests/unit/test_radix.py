@@ -105,11 +105,11 @@ class TestPrefixIndex:
         index.set_capacity(a, 8 * 16)
         index.insert(a, long_chain(1, 4), 16, 1.0)
         index.insert(a, long_chain(2, 4), 16, 2.0)
-        assert index.last_used(a, long_chain(1, 4)) == 1.0
+        assert index.last_used(a, index.path(long_chain(1, 4))[0]) == 1.0
         index.touch(a, long_chain(1, 4), 3.0)
         index.insert(a, long_chain(3, 3), 16, 4.0)
 
-        assert index.last_used(a, long_chain(1, 4)) == 3.0
+        assert index.last_used(a, index.path(long_chain(1, 4))[0]) == 3.0
         assert [gpu(index, "a", long_chain(one, 4)) for one in (1, 2, 3)] == [4, 1, 3]
 
     def test_unknown_parent_changes_nothing(self):

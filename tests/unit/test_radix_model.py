@@ -10,6 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from warmroute.policies.kv.blocks import hash_text
 from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.run import Run
 
 TOKENS = 4
 DEPTH = 5
@@ -105,6 +106,8 @@ class IndexMachine(RuleBasedStateMachine):
         self.model = NaiveIndex(self.mirrors + self.sources)
         self.stamp = 0
         self.dispatched: list[tuple[int, Path, int, int]] = []
+        self.ended: list[tuple[int, Path, Run]] = []
+        self.found: dict[Path, tuple[int, list[Run], int]] = {}
 
     def tick(self) -> int:
         self.stamp += 1
@@ -117,6 +120,37 @@ class IndexMachine(RuleBasedStateMachine):
         self.evict_model(holder)
         assert held == self.index.insert(holder, chain(path), TOKENS, stamp)
         self.dispatched.append((holder, path, held, stamp))
+
+    @rule(path=full_paths)
+    def find(self, path):
+        self.found[path] = (self.index.version, *self.index.path(chain(path)))
+
+    @rule(which=st.integers(0, 1), path=full_paths)
+    def insert_where_found(self, which, path):
+        holder, stamp = self.mirrors[which], self.tick()
+        found, depth = self.index.path(chain(path))
+        held = self.model.insert(holder, path, stamp)
+        self.evict_model(holder)
+        assert held == self.index.insert(
+            holder, chain(path), TOKENS, stamp, found, depth
+        )
+        self.ended.append((holder, path, found[-1]))
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data())
+    def touch_from_the_end(self, data):
+        """The run in which a chain once ended is as good as a search."""
+        holder, path, last = data.draw(st.sampled_from(self.ended))
+        found, depth = self.index.path(chain(path))
+        touched = [run for run in found if holder in run.used and run.end <= depth]
+        stamp = self.tick()
+        self.index.touch(holder, chain(path), stamp, last)
+        assert touched == [
+            run for run in self.index.root.walk() if run.used.get(holder) == stamp
+        ]
+        for run in touched:
+            for prefix in prefixes(path)[run.start : run.start + run.held(holder)]:
+                self.model.stamps[holder][prefix] = stamp
 
     @rule(which=st.integers(0, 1), path=full_paths)
     def insert_and_touch(self, which, path):
@@ -227,6 +261,12 @@ class IndexMachine(RuleBasedStateMachine):
         for holder, counts in self.model.counts.items():
             assert len(counts) == self.index.blocks(holder)
             assert len(counts) * TOKENS == self.index.tokens(holder)
+
+    @invariant()
+    def finds_the_same_under_the_same_version(self):
+        for path, (version, runs, depth) in self.found.items():
+            if version == self.index.version:
+                assert (runs, depth) == self.index.path(chain(path))
 
     @invariant()
     def matches_what_the_model_matches(self):

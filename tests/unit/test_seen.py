@@ -55,6 +55,18 @@ class TestSeenBlocks:
         assert seen.observe(blocks) == 50
         assert seen.observe([]) == 0
 
+    @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
+    def test_known_blocks_need_not_be_asked_for(self, sent, known, length):
+        """What is known to be sent gives the same count and the same memory."""
+        blocks = chain(4, 40)
+        one, two = SeenBlocks(), SeenBlocks()
+        for seen in (one, two):
+            seen.add(blocks[:sent])
+        known = min(known, sent, length)
+
+        assert two.observe(blocks[:length]) == one.observe(blocks[:length], known)
+        assert two.prefix_seen(blocks) == one.prefix_seen(blocks) == max(sent, length)
+
     def test_single_overwritten_block_is_bridged(self):
         """One forgotten block does not hide those behind it."""
         seen = SeenBlocks()
@@ -69,6 +81,7 @@ class TestSeenBlocks:
         """An idle table costs nothing, a used one 8 bytes a slot."""
         seen = SeenBlocks(1000)
 
+        assert seen.observe([]) == 0
         assert repr(seen) == "<SeenBlocks [Slots: 1024, 0 bytes]>"
         seen.add([7])
         assert repr(seen) == "<SeenBlocks [Slots: 1024, 8192 bytes]>"

@@ -6,6 +6,7 @@ import pytest
 
 from warmroute.policies.kv.blocks import root_hash
 from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.seen import SeenBlocks
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.lookup import MAX_BLOCKS, Lookup, Ticket
 from warmroute.proxy.prompt import Piece, Prompt
@@ -138,13 +139,48 @@ class TestMatch:
         assert proxy.matched(prompt) == [48, 0, 0]
         assert proxy.view.facts("off")["source"] == "none"
 
+    def test_list_of_candidates_that_grows_is_looked_at_again(self):
+        """A list is known by its identity, and still may gain a backend."""
+        proxy = Proxy("a")
+        prompt = exact(tokens(1, 65))
+        assert proxy.matched(prompt) == [0]
+        proxy.view.add_backend("b")
+        proxy.candidates.append(Candidate("b"))
+        proxy.serve(prompt, None, "b")
+
+        assert proxy.matched(prompt) == [0, 64]
+
+    def test_each_list_of_candidates_has_its_own_order(self):
+        """Two models share backends in different orders; many lists come and go."""
+        proxy = Proxy("a", "b", "c")
+        prompt = exact(tokens(1, 65))
+        proxy.serve(prompt, None, "b")
+        lists = [[Candidate(name) for name in "cb"] for _ in range(300)]
+        for _ in range(2):
+            for candidates in lists:
+                proxy.view.match(prompt, candidates, 4.0, proxy.now)
+                assert [one.matched_tokens for one in candidates] == [0, 64]
+            assert proxy.matched(prompt) == [0, 64, 0]
+
+    def test_matches_in_parts_of_runs_and_behind_them(self):
+        """Backends that stop in one run, at its end, and further down."""
+        proxy = Proxy("a", "b", "c", "d", capacity_tokens=160)
+        whole, other = tokens(1, 160), tokens(2, 48)
+        for name in "abc":
+            proxy.serve(exact(whole), None, name)
+        proxy.serve(exact(other), None, "a")
+        proxy.serve(exact(whole[:64] + other), None, "b")
+
+        assert proxy.matched(exact([*whole, 1])) == [112, 112, 160, 0]
+        assert proxy.matched(exact(whole[:97])) == [96, 96, 96, 0]
+
     def test_tiers_add_up(self):
         """Host and disk count only what lies beyond the tier above."""
         proxy = Proxy("a", "b")
         host = proxy.index.add_holder("a", "host")
         disk = proxy.index.add_holder("a", "disk")
         prompt = exact(tokens(1, 160))
-        hashes = proxy.look(prompt).chains(0)[0].hashes
+        hashes = proxy.look(prompt).chains[16][0].hashes
         proxy.index.store(proxy.index.add_holder("a"), None, hashes[:3], 16, 1.0)
         proxy.index.store(host, None, hashes[:5], 16, 2.0)
         proxy.index.store(disk, hashes[4], hashes[5:], 16, 3.0)
@@ -161,10 +197,56 @@ class TestMatch:
 
         assert proxy.matched(prompt) == [MAX_BLOCKS]
         text = estimated(bytes(256 * (MAX_BLOCKS + 5)))
-        assert len(proxy.look(text).chains(0)[0].hashes) == MAX_BLOCKS
+        assert len(proxy.look(text).chains[1][0].hashes) == MAX_BLOCKS
 
 
 class TestOutcome:
+    def test_dispatch_after_others_have_changed_the_index(self):
+        """A lookup keeps its place in the index only while nothing changes."""
+        proxy = Proxy("a", "b")
+        long, short = exact(tokens(1, 161)), exact(tokens(1, 81))
+        lookups = [proxy.look(one) for one in (long, short, long)]
+        for lookup, name in zip(lookups, "aab", strict=True):
+            proxy.now += 1.0
+            proxy.view.confirmed(proxy.view.dispatched(lookup, name, proxy.now), 0.0)
+            proxy.index.check_integrity()
+
+        assert proxy.matched(long) == [160, 160]
+        assert proxy.view.facts("a")["blocks"] == 10
+
+    @pytest.mark.parametrize("change", ["remove", "replace", "block size", "unknown"])
+    def test_dispatch_to_a_backend_that_has_changed_enters_nothing(self, change):
+        """What was looked up for another backend, or in other blocks, is void."""
+        proxy = Proxy("a", "b")
+        lookup = proxy.look(exact(tokens(1, 65)))
+        if change == "remove":
+            proxy.view.remove_backend("a")
+        elif change == "replace":
+            proxy.view.add_backend("a")
+        elif change == "block size":
+            proxy.view.configure("a", block_size=32)
+        name = "z" if change == "unknown" else "a"
+        ticket = proxy.view.dispatched(lookup, name, proxy.now)
+        proxy.view.confirmed(ticket, proxy.now)
+        proxy.view.realised(ticket, 64, proxy.now)
+        proxy.view.failed(ticket)
+
+        assert proxy.index.num_blocks == 0
+        assert ticket.predicted_tokens == 0
+
+    def test_confirmation_after_a_split_and_after_eviction(self):
+        """A prompt is made newest in what is left of it, however it lies by then."""
+        proxy = Proxy("a", capacity_tokens=256)
+        slow = proxy.send(exact(tokens(1, 161)))
+        proxy.serve(exact(tokens(1, 65)), None)
+        proxy.serve(exact(tokens(2, 129)), None)
+        assert proxy.matched(exact(tokens(1, 161))) == [128]
+        proxy.view.confirmed(slow, proxy.now)
+        proxy.serve(exact(tokens(3, 97)), None)
+
+        assert proxy.matched(exact(tokens(1, 161))) == [128]
+        assert proxy.matched(exact(tokens(2, 129))) == [32]
+
     def test_burst_finds_the_first_request_before_its_answer(self):
         """A prompt counts from dispatch on."""
         proxy = Proxy("a", "b")
@@ -247,6 +329,31 @@ class TestOutcome:
         proxy.view.add_backend("a")
 
         assert proxy.matched(prompt) == [0]
+
+
+class TestSeen:
+    def test_seen_tokens_are_those_sent_to_anybody(self):
+        """What the index has counts without the memory, the rest is remembered."""
+        proxy, seen = Proxy("a", "b"), SeenBlocks()
+
+        def send(*prompts: list[int]) -> int:
+            lookup = proxy.look(exact(*prompts))
+            proxy.view.dispatched(lookup, "a", proxy.now)
+            return lookup.seen_tokens(seen)
+
+        assert send(tokens(1, 65)) == 0
+        assert send(tokens(1, 97), tokens(2, 32)) == 64
+        proxy.view.wipe("a")
+        assert send(tokens(1, 129), tokens(2, 64)) == 96 + 32
+        assert send() == 0
+
+    def test_text_counts_in_estimated_tokens(self):
+        """A block of text is 256 bytes by the bytes per token."""
+        proxy, seen = Proxy("a"), SeenBlocks()
+        proxy.look(estimated(bytes(600))).seen_tokens(seen)
+
+        assert proxy.look(estimated(bytes(1200))).seen_tokens(seen) == 128
+        assert seen.prefix_seen(proxy.look(estimated(bytes(1200))).chains[16][0].hashes)
 
 
 class TestCapacity:
