@@ -59,7 +59,8 @@ class Prompt(msgspec.Struct, gc=False):
         has_media: Images, audio or video are among the prompt.
         text_bytes: Canonical bytes over all prompts (grade estimated).
         bytes_per_token: Of the model, as it was at the reading.
-        sums: What the model's estimate is learned in, once there was a report.
+        sums: What the engine's count of its tokens teaches; None before the model's
+            first report, and for a prompt that does not teach.
     """
 
     kind: str = "none"
@@ -134,14 +135,15 @@ class PromptReader:
         Prompts with media, and those that continue a stored response, do not
         teach: the engine counts more than the text seen here.
         """
-        if (
+        sums = prompt.sums
+        if sums is not None:
+            sums.learn(prompt.text_bytes, prompt_tokens)
+        elif (
             prompt.grade == "estimated"
             and not prompt.has_media
             and (prompt.pin is None or prompt.kind != "responses")
         ):
-            self._density.learn(
-                prompt.model, prompt.text_bytes, prompt_tokens, prompt.sums
-            )
+            self._density.learn(prompt.model, prompt.text_bytes, prompt_tokens)
 
     def bytes_per_token(self, model: str | None) -> float:
         """Return the current estimate for a model, 4.0 before any report."""
@@ -185,6 +187,7 @@ class PromptReader:
         grade: KnownGrade = "exact" if batch.is_exact else "estimated"
         root = self._roots.find(name, grade, fields, batch.media)
         num_tokens, pieces = _weigh(batch, root, rate)
+        is_continued = shape.kind == "responses" and fields.pin_key() is not None
         return _describe(
             shape,
             fields,
@@ -194,7 +197,7 @@ class PromptReader:
             batch.has_media,
             0 if batch.is_exact else batch.kept_bytes + batch.spare_bytes,
             rate,
-            sums,
+            None if batch.is_exact or batch.has_media or is_continued else sums,
         )
 
 

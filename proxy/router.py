@@ -334,9 +334,7 @@ class Router:
         self, head: RequestHead, prompt: Prompt, field: Field, now: float
     ) -> tuple[Query, Lookup, Decision]:
         session = head.session or prompt.session
-        lookup = self.view.match(
-            prompt, field.candidates, self.prompts.bytes_per_token(prompt.model), now
-        )
+        lookup = self.view.match(prompt, field.candidates, prompt.bytes_per_token, now)
         query = self.load.query(prompt.num_tokens, now, session, field.candidates[0])
         choice = self._pinned(head, prompt, field) or self.choose(
             query, field.candidates

@@ -379,7 +379,8 @@ class ClientConnection(asyncio.Protocol):
             if name.lower() not in (b"upgrade", b"http2-settings")
         ]
         self._headers, self._target = [], b""
-        start = b"%b %b HTTP/1.1\r\n" % (head.method, head.target)
+        version = head.version.encode()
+        start = b"%b %b HTTP/%b\r\n" % (head.method, head.target, version)
         return b"".join([start, *lines, b"\r\n", rest])
 
     def _enqueue_refusal(self, error: ClientError) -> None:
@@ -392,7 +393,9 @@ class ClientConnection(asyncio.Protocol):
             return  # from a work that ended at once; the loop below goes on
         self._is_starting = True
         try:
-            while self._ready and self._work is None and not self.transport.is_closing():
+            while (
+                self._ready and self._work is None and not self.transport.is_closing()
+            ):
                 request = self._ready.popleft()
                 if isinstance(request, ClientError):
                     self._refuse(request)

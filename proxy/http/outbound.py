@@ -34,9 +34,10 @@ class Answer:
     def __init__(self, status: int, raw: bytes) -> None:
         self.status = status
         lower = raw.lower()
-        self.chunked = b"\r\ntransfer-encoding:" in lower
-        self.body_until_close = not self.chunked and (
-            b"\r\ncontent-length:" not in lower and status not in (204, 304)
+        may_have_body = status not in (204, 304)
+        self.chunked = may_have_body and b"\r\ntransfer-encoding:" in lower
+        self.body_until_close = (
+            may_have_body and not self.chunked and b"\r\ncontent-length:" not in lower
         )
         at = lower.find(b"\r\ncontent-type:")
         self.content_type = b""
@@ -77,8 +78,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         *("_answer", "_at_boundary", "_bodiless", "_complete", "_early", "_excess"),
-        *("_head", "_headers_seen", "_keep_alive", "_parser", "_receiver", "_sink"),
-        *("has_answered", "is_reused", "released_at", "transport"),
+        *("_head", "_headers_seen", "_keep_alive", "_parser", "_piece", "_receiver"),
+        *("_sink", "_tail", "has_answered", "is_reused", "released_at", "transport"),
     )
 
     transport: asyncio.Transport
@@ -94,6 +95,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._excess = False
         self._keep_alive = True
         self._at_boundary = True
+        self._piece = self._tail = b""
         self._headers_seen = False
         self._complete = False
         self.has_answered = False
@@ -112,7 +114,7 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def at_chunk_boundary(self) -> bool:
         """Tell whether an own chunk could follow what was passed on so far."""
-        return self._at_boundary
+        return self._at_boundary and self._tail[-1:] in (b"", b"\n")
 
     def send(
         self, receiver: Receiver, head: bytes, body: bytes, *, bodiless: bool = False
@@ -164,7 +166,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._answer is None:
             self.has_answered = True
             self._read_head(receiver, data)
-        elif self._feed(data) and self._sink is not None:
+        elif self._feed(data) and self._fits(self._answer, data) and self._sink:
             self._sink.data(data)
         else:
             return
@@ -196,11 +198,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         """Show a piece of the body."""
-        self._at_boundary = False
+        self._piece = piece
         if self._sink is not None:
             self._sink.body(piece)
         else:
             self._early.append(piece)
+
+    def on_chunk_header(self) -> None:
+        """Note that a chunk has begun."""
+        self._at_boundary = False
 
     def on_chunk_complete(self) -> None:
         """Note that an own chunk could follow."""
@@ -224,13 +230,26 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         return True
 
+    def _fits(self, answer: Answer, data: bytes) -> bool:
+        """Fail on line ends behind a complete answer; llhttp skips them."""
+        self._tail = tail = data if len(data) > 4 else self._tail[-4:] + data
+        if not self._complete:
+            return True
+        if answer.chunked:
+            is_exact = tail[-4:] == b"\r\n\r\n" and tail[-5:-4] not in b"\r\n"
+        else:
+            is_exact = len(self._piece) == len(data)
+        if not is_exact:
+            self._fail("more bytes than announced")
+        return is_exact
+
     def _read_head(self, receiver: Receiver, data: bytes) -> None:
         if self._head:
             data = self._head + data
             self._head = b""
         end = data.find(b"\r\n\r\n") + 4
         # Interim answers (100, 103) are complete with their heads.
-        while end > 3 and data[9:10] == b"1":
+        while end > 3 and data[8:10] == b" 1":
             if not self._feed(data[:end]):
                 return
             self._headers_seen = self._complete = False
@@ -246,6 +265,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _start(self, receiver: Receiver, data: bytes, end: int) -> None:
         early = self._early
         early.clear()
+        self._piece = self._tail = b""
         if not self._feed(data):
             return
         if not self._headers_seen or data[:7] != b"HTTP/1.":
@@ -259,6 +279,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._complete, self._keep_alive, rest = True, False, b""
             answer.body_until_close = False
             early.clear()
+        elif not self._fits(answer, rest):
+            return
         self._sink = sink = receiver.answer_started(answer)
         for piece in early:
             sink.body(piece)

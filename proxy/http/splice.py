@@ -6,6 +6,7 @@ every other byte reaches the engine as received.
 
 import msgspec
 
+MAX_EVENT_BYTES = 1 << 18
 _MEMBER = b'"stream_options":{"include_usage":true},'
 
 
@@ -51,6 +52,9 @@ class UsageFilter:
                 passing.append(event)
             start = end + length
         self._open = stream[start:]
+        if len(self._open) > MAX_EVENT_BYTES:
+            passing.append(self._open)  # the usage event is never so large
+            self._open = b""
         return b"".join(passing)
 
     def rest(self) -> bytes:

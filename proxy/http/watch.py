@@ -123,7 +123,11 @@ class StreamWatch:
 
     def feed(self, piece: bytes) -> bool:
         """Note *piece*; True when it carries a token (each, after the first)."""
-        self._tail.append(piece)
+        tail = self._tail
+        if tail and tail[-1][-1:] != b"\n" and len(tail[-1]) < _MAX_EVENT_BYTES:
+            tail[-1] += piece  # an event in parts is one piece
+        else:
+            tail.append(piece)
         if self._first:
             return True
         self._open += piece
@@ -197,10 +201,20 @@ def _read(data: bytes, into: Usage) -> None:
         if data[:1] != b"[":
             _take(_decode_answer(data), into)
             return
-        for answer in _decode_answers(data):
-            _take(answer, into)
+        _take_sum(_decode_answers(data), into)
     except _UNREADABLE:
         return
+
+
+def _take_sum(answers: list[_Answer], into: Usage) -> None:
+    """Add up a batch, whose prompts were counted together too."""
+    each = [Usage() for _ in answers]
+    for answer, one in zip(answers, each, strict=True):
+        _take(answer, one)
+    for name in ("prompt_tokens", "cached_tokens", "output_tokens"):
+        told = [count for one in each if (count := getattr(one, name)) is not None]
+        if told:
+            setattr(into, name, sum(told))
 
 
 def _take(answer: _Answer, into: Usage) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +140,22 @@ class Served:
         answer: Any = None
         try:
             async with asyncio.timeout(timeout_s):
-                while not holds(answer := (await self.admin(path))[1]):
+                while True:
+                    _, answer = await self.admin(path)
+                    if holds(answer):
+                        return answer
                     await asyncio.sleep(0.01)
         except TimeoutError:
             pytest.fail(f"{path} still says: {answer}\n{self.log[-5:]}")
-        return answer
+
+    async def deaf(self) -> None:
+        """Wait until new connections are refused."""
+        try:
+            async with asyncio.timeout(10):
+                while True:
+                    (await self.connect()).close()
+        except ConnectionRefusedError:
+            return
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -186,13 +197,17 @@ class Stage:
         return engine
 
     async def spawn(
-        self, *engines: RawEngine, environ: Mapping[str, str] = {}, **settings: Any
+        self,
+        *engines: RawEngine,
+        environ: Mapping[str, str] = {},
+        path: Path | None = None,
+        **settings: Any,
     ) -> Served:
         """Start a process in front of *engines*; does not wait for it."""
         backends = [entry(f"b{at}", engine) for at, engine in enumerate(engines)]
         if engines:
             settings.setdefault("backends", backends)
-        path = self._directory / f"config{len(self.started)}.yaml"
+        path = path or self._directory / f"config{len(self.started)}.yaml"
         served = Served(path, settings)
         served.write()
         self.started.append(served)
@@ -225,5 +240,3 @@ def entry(name: str, engine: RawEngine, **more: Any) -> dict[str, Any]:
 
 def _hashable(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if not isinstance(value, list)}
-
-

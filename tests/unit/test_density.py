@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute.proxy.density import MAX_MODELS, Density
+from warmroute.proxy.density import MAX_MODELS, Density, Sums
 
 
 def test_an_unknown_model_has_four_bytes_a_token() -> None:
@@ -82,15 +82,15 @@ def test_number_of_models_is_bounded_and_the_one_in_use_stays() -> None:
     assert density.bytes_per_token("used") < 2.5
 
 
-def test_sums_at_hand_spare_the_look_up_and_teach_the_same() -> None:
-    by_name, by_sums = Density(), Density()
-    for density in (by_name, by_sums):
-        density.learn("m", 40_000, 20_000)
-    sums = by_sums.find("m")
+def test_sums_at_hand_are_taught_as_the_model_is() -> None:
+    density = Density()
+    density.learn("m", 40_000, 20_000)
+    sums, alike = density.find("m"), Sums()
     assert sums is not None
-    by_name.learn("m", 40_000, 10_000)
-    by_sums.learn("m", 40_000, 10_000, sums)
-    assert by_sums.bytes_per_token("m") == by_name.bytes_per_token("m") == sums.rate
+    alike.learn(40_000, 20_000)
+    for each in (sums, alike):
+        each.learn(40_000, 10_000)
+    assert density.bytes_per_token("m") == sums.rate == alike.rate
     assert repr(sums) == f"<Sums [{sums.rate:.2f} bytes a token]>"
 
 
@@ -98,9 +98,31 @@ def test_a_forgotten_model_is_not_taught_by_old_sums() -> None:
     density = Density()
     density.learn("m", 40_000, 20_000)
     sums = density.find("m")
+    assert sums is not None
     density.forget("m")
-    density.learn("m", 40_000, 20_000, sums)
+    sums.learn(40_000, 20_000)
     assert density.bytes_per_token("m") == 4.0
+
+
+def test_models_that_all_are_in_use_make_room_in_turn() -> None:
+    density = Density()
+    for _ in range(2):
+        for index in range(MAX_MODELS):
+            density.learn(f"m{index}", 40_000, 20_000)
+    density.learn("new", 40_000, 20_000)
+    assert density.find("m0") is None
+    assert density.find("m1") is not None
+    assert density.bytes_per_token("new") < 2.5
+
+
+def test_the_sums_settle_at_the_horizon() -> None:
+    """An old workload's weight is gone after a few horizons of tokens."""
+    density = Density()
+    for _ in range(10_000):
+        density.learn("m", 40_000, 10_000)
+    for _ in range(20):
+        density.learn("m", 20_000, 10_000)
+    assert 2.7 < density.bytes_per_token("m") < 2.75
 
 
 @given(

@@ -14,6 +14,10 @@ from warmroute.proxy.prompt import Prompt, PromptReader
 CHAT = "/v1/chat/completions"
 JSON = b"application/json"
 HI = [{"role": "user", "content": "hi"}]
+PICTURE = [
+    {"type": "text", "text": "a" * 4000},
+    {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+]
 PATHS = [
     CHAT,
     "/v1/completions",
@@ -488,6 +492,26 @@ class TestLearning:
         reader = PromptReader()
         reader.learn(prompt, 40_000)
         assert reader.bytes_per_token("m") == 4.0
+
+    @pytest.mark.parametrize(
+        ("path", "fields"),
+        [
+            ("/v1/completions", {"prompt": [1] * 1000}),
+            ("/v1/responses", {"input": "a" * 4000, "previous_response_id": "resp_1"}),
+            (CHAT, {"messages": [{"role": "user", "content": PICTURE}]}),
+        ],
+    )
+    def test_nor_do_they_once_the_model_is_known(
+        self, path: str, fields: dict[str, Any]
+    ) -> None:
+        reader = PromptReader()
+        teach(reader, "m")
+        before = reader.bytes_per_token("m")
+        body = json.dumps({"model": "m", **fields}).encode()
+        prompt = reader.read(path, JSON, b"", body)
+        assert prompt.pieces
+        reader.learn(prompt, 40_000)
+        assert reader.bytes_per_token("m") == before
 
     def test_dropped_prompts_teach_too(self) -> None:
         reader = PromptReader()
