@@ -22,7 +22,7 @@ from warmroute.proxy import logs
 from warmroute.proxy.admin import make_admin
 from warmroute.proxy.admin_state import AdminState, IndexFacts, Learned
 from warmroute.proxy.backend import Backend
-from warmroute.proxy.config import Config, backend_config
+from warmroute.proxy.config import Address, Config, backend_config
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
@@ -128,8 +128,10 @@ class App:
         logger.info(
             "started",
             extra={
-                "listen": "{}:{}".format(*self.listening),
-                "admin": "{}:{}".format(*(self.administering or ("off", ""))),
+                "listen": str(Address(*self.listening)),
+                "admin": str(Address(*self.administering))
+                if self.administering
+                else "off",
                 "policy": config.policy.name,
                 "backends": len(self.fleet.backends),
                 "version": version("warmroute"),

@@ -60,8 +60,7 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--blocks",
         type=_positive,
-        default=384,
-        help="KV cache of an engine, blocks of 32 tokens (default 384)",
+        help="KV cache of an engine, blocks of 32 tokens (default 384; tiny: 1200)",
     )
     add("--tiny", action="store_true", help="a tiny random model, not SmolLM2")
     add(
@@ -98,9 +97,13 @@ def main(argv: Sequence[str]) -> int:
 
 def _prepare(args: argparse.Namespace) -> EngineOptions:
     environment = ensure_environment()
-    ensure = ensure_tiny if args.tiny else ensure_smollm2
-    name = "tiny" if args.tiny else "smol"
-    return EngineOptions(environment, ensure(environment), name, args.blocks)
+    if args.tiny:
+        # Every byte is a token of the tiny model, so its prompts are longer.
+        model = ensure_tiny(environment)
+        blocks = args.blocks or 1200
+        return EngineOptions(environment, model, "tiny", blocks, max_model_len=16384)
+    model = ensure_smollm2(environment)
+    return EngineOptions(environment, model, "smol", args.blocks or 384)
 
 
 async def _example(args: argparse.Namespace, options: EngineOptions | None) -> int:

@@ -156,6 +156,7 @@ class PrefixIndex(Announced):
         if (
             last is not None
             and last.parent is not None
+            and last.start + len(last.hashes) == len(hashes)
             and last.hashes[-1] == hashes[-1]
         ):
             above: Run | None = last

@@ -77,4 +77,4 @@ def _is_extra(event: bytes) -> bool:
         found = _decode(event[at + 5 :].strip())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return found.choices == [] and found.usage != b"null"
+    return found.choices == [] and bytes(found.usage) != b"null"

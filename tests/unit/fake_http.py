@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -218,8 +219,7 @@ def cut(data: bytes, at: Iterable[int]) -> list[bytes]:
     """Cut *data* at the given places, in any order and of any size."""
     places = sorted({place % (len(data) + 1) for place in at} - {0, len(data)})
     edges = [0, *places, len(data)]
-    pairs = zip(edges, edges[1:], strict=False)
-    return [data[a:b] for a, b in pairs if a < b]
+    return [data[a:b] for a, b in pairwise(edges) if a < b]
 
 
 def single(data: bytes) -> list[bytes]:

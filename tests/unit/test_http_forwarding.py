@@ -157,6 +157,9 @@ def test_one_head_is_rendered_right_for_each_use() -> None:
     again = forwarding.head_for(head, first, PEER, 77, None)
     assert b"Content-Length: 77\r\n" in again
     assert head.request_id in again
-    assert Forwarding(["traceparent"], b"https").head_for(
-        head, first, PEER, 1, None
-    ).count(b"traceparent") == 0
+    assert (
+        Forwarding(["traceparent"], b"https")
+        .head_for(head, first, PEER, 1, None)
+        .count(b"traceparent")
+        == 0
+    )

@@ -182,4 +182,4 @@ def test_fields_the_proxy_reads_are_there() -> None:
     assert repr(read) == "<RequestHead POST /v1/x>"
     plain = head()
     assert (plain.content_type, plain.authorization) == (b"", None)
-    assert not (plain.explains or plain.expects_continue or plain.has_body)
+    assert (plain.explains, plain.expects_continue, plain.has_body) == (False,) * 3

@@ -35,9 +35,7 @@ def test_new_chunks_hold_the_same_body(body: bytes, at: Sequence[int]) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(PIECES.map(b"".join), CUTS)
-def test_body_without_chunks_is_the_bytes_alone(
-    body: bytes, at: Sequence[int]
-) -> None:
+def test_body_without_chunks_is_the_bytes_alone(body: bytes, at: Sequence[int]) -> None:
     """The close of the connection ends it."""
     assert reframed(body, at, Reframer(chunked=False, usage_filter=None)) == body
 

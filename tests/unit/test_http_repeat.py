@@ -22,9 +22,13 @@ def request(
 ) -> bytes:
     """Render a POST; *length* may lie, *behind* stands behind its header."""
     number = b"%d" % len(body) if length is None else length
-    return (
-        b"POST %b HTTP/1.1\r\nHost: h\r\n%b%b: %b\r\n%b\r\n%b"
-        % (target, extra, name, number, behind, body)
+    return b"POST %b HTTP/1.1\r\nHost: h\r\n%b%b: %b\r\n%b\r\n%b" % (
+        target,
+        extra,
+        name,
+        number,
+        behind,
+        body,
     )
 
 
@@ -60,7 +64,8 @@ NEAR = st.builds(
     BODIES,
     EXTRAS,
     length=st.sampled_from(
-        [None] * 6 + [b"0", b"3", b"03", b"003", b"4", b"2", b"+3", b"3 ", b"3\t", b"99"]
+        [None] * 6
+        + [b"0", b"3", b"03", b"003", b"4", b"2", b"+3", b"3 ", b"3\t", b"99"]
     ),
     name=st.sampled_from(
         [b"Content-Length"] * 4 + [b"content-length", b"CONTENT-LENGTH", b"X"]

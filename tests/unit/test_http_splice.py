@@ -19,7 +19,7 @@ OTHERS = [
     b'data: {"choices":[{"delta":{"content":"\\"usage\\": data: []"}}]}',
     b'data: {"error":{"message":"usage"}}',
     b"data: [DONE]",
-    b": a comment on \"usage\"",
+    b': a comment on "usage"',
     b"event: usage\nid: 4\ndata: {}",
     b'data: {"choices":[],"usage":',
     b'data: "usage"',
