@@ -151,12 +151,11 @@ class PrefixIndex(Announced):
             hashes: The chain.
             stamp: Greater than all before.
             last: The run that the chain once ended in; saves the search if it
-                still does.
+                still ends in the same block, which names the whole chain.
         """
         if (
             last is not None
             and last.parent is not None
-            and last.start + len(last.hashes) == len(hashes)
             and last.hashes[-1] == hashes[-1]
         ):
             above: Run | None = last

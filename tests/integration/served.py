@@ -154,6 +154,7 @@ class Served:
             async with asyncio.timeout(10):
                 while True:
                     (await self.connect()).close()
+                    await asyncio.sleep(0.02)
         except ConnectionRefusedError:
             return
 

@@ -1,10 +1,13 @@
 """The process ends as it was asked to: draining, hurrying, or not beginning at all."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conformance.raw_engine import STREAM_HEAD, Request, event
 from conformance.rig import chat, post
 from integration import served
 from integration.scripts import HeldStream, answer_ok, read_rest, read_until
@@ -27,7 +30,7 @@ async def test_accepts_for_the_delay_then_lets_streams_end(
     """Not ready at once, deaf after the delay, gone with exit code 0 after the last."""
     script = HeldStream()
     proxy = await stage.serve(
-        await stage.engine(script), drain={"delay_s": 1.5, "timeout_s": 30}
+        await stage.engine(script), drain={"delay_s": 3, "timeout_s": 30}
     )
     assert (await proxy.get("/readyz")).status == 200
     running = await proxy.connect()
@@ -94,6 +97,28 @@ async def test_a_second_signal_ends_at_once(
     assert proxy.stderr == ""
 
 
+async def test_a_client_that_does_not_read_holds_nothing_up(stage: Stage) -> None:
+    """Its last bytes are waited for, but not for long."""
+
+    async def flood(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD)
+        while True:
+            writer.write(event("x" * 60_000))
+            await writer.drain()
+
+    proxy = await stage.serve(
+        await stage.engine(flood), drain={"delay_s": 0, "timeout_s": 0.2}
+    )
+    client = await proxy.connect()
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await client.send(STREAM)
+    backend = "/api/state"
+    await proxy.until(backend, lambda s: s["backends"][0]["load"]["decodes"] == 1)
+    proxy.signal(signal.SIGTERM)
+    assert await proxy.ended(within_s=5) == 0
+    assert proxy.stderr == ""
+
+
 async def test_nothing_is_left(stage: Stage) -> None:
     """Idle connections do not delay the end, and no process or listener survives."""
     engine = await stage.engine(answer_ok)
@@ -117,7 +142,8 @@ async def test_a_taken_port_is_named(stage: Stage, key: str) -> None:
     """Exit code 1, one line that says which listener and why, no traceback."""
     engine = await stage.engine(answer_ok)
     taken = engine.url.removeprefix("http://")
-    proxy = await stage.spawn(engine, **{key: taken})
+    settings: dict[str, Any] = {key: taken}
+    proxy = await stage.spawn(engine, **settings)
     assert await proxy.ended() == 1
     expected = f"warmroute: {key}: cannot listen on {taken}: address already in use; "
     assert proxy.stderr.startswith(expected)
@@ -135,7 +161,7 @@ async def test_a_taken_port_is_named(stage: Stage, key: str) -> None:
     ids=["key", "policy option", "engine", "certificate"],
 )
 async def test_a_wrong_configuration_is_refused(
-    stage: Stage, settings: dict[str, object], says: str
+    stage: Stage, settings: dict[str, Any], says: str
 ) -> None:
     """Exit code 2 and the place of the error, no traceback."""
     proxy = await stage.spawn(await stage.engine(answer_ok), **settings)

@@ -112,6 +112,48 @@ class TestPrefixIndex:
         assert index.last_used(a, index.path(long_chain(1, 4))[0]) == 3.0
         assert [gpu(index, "a", long_chain(one, 4)) for one in (1, 2, 3)] == [4, 1, 3]
 
+    def test_blocks_that_others_have_count_against_the_own_capacity(self):
+        """An insert that adds no block to the tree is bounded all the same."""
+        index = PrefixIndex()
+        a, b = index.add_holder("a"), index.add_holder("b")
+        index.set_capacity(b, 5 * 16)
+        for holder in (a, b):
+            index.insert(holder, long_chain(1, 8), 16, float(holder + 1))
+
+        assert (gpu(index, "a", long_chain(1, 8)), index.blocks(b)) == (8, 5)
+
+    def test_run_that_other_blocks_have_grown_into_is_not_touched(self):
+        """A run that was cut and grew by another chain is no longer the old end."""
+        index = PrefixIndex()
+        a = index.add_holder("a")
+        old = long_chain(1, 8)
+        new = old[:4] + long_chain(2, 4)
+        found, depth = index.path(old)
+        index.insert(a, old, 16, 1.0, found, depth)
+        index.evict(a, 4 * 16)
+        index.insert(a, new, 16, 2.0)
+        assert index.path(new)[0] == found
+        index.touch(a, old, 3.0, found[-1])
+
+        assert index.last_used(a, index.path(new)[0]) == 2.0
+
+    @pytest.mark.parametrize("has_gone", [False, True])
+    def test_touch_from_the_end_finds_what_a_search_finds(self, has_gone):
+        """Parts in front of the last run are touched, whether it is still there."""
+        index = PrefixIndex()
+        a = index.add_holder("a")
+        chain = long_chain(1, 8)
+        found, depth = index.path(chain)
+        index.insert(a, chain, 16, 1.0, found, depth)
+        index.insert(a, chain[:4], 16, 2.0)
+        if has_gone:
+            index.truncate(a, chain, 4)
+        index.touch(a, chain, 3.0, found[-1])
+
+        touched = [run.used[a] for run in index.path(chain)[0]]
+        assert touched == ([3.0] if has_gone else [3.0, 3.0])
+        index.check_integrity()
+
     def test_unknown_parent_changes_nothing(self):
         """Blocks behind a parent that is not here are refused, not rooted."""
         index = PrefixIndex()

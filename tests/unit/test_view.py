@@ -143,8 +143,8 @@ class TestMatch:
         """A list is known by its identity, and still may gain a backend."""
         proxy = Proxy("a")
         prompt = exact(tokens(1, 65))
-        assert proxy.matched(prompt) == [0]
         proxy.view.add_backend("b")
+        assert proxy.matched(prompt) == [0]
         proxy.candidates.append(Candidate("b"))
         proxy.serve(prompt, None, "b")
 
@@ -173,6 +173,7 @@ class TestMatch:
 
         assert proxy.matched(exact([*whole, 1])) == [112, 112, 160, 0]
         assert proxy.matched(exact(whole[:97])) == [96, 96, 96, 0]
+        assert proxy.matched(exact(whole[:96] + tokens(3, 65))) == [96, 96, 96, 0]
 
     def test_tiers_add_up(self):
         """Host and disk count only what lies beyond the tier above."""
@@ -214,6 +215,17 @@ class TestOutcome:
         assert proxy.matched(long) == [160, 160]
         assert proxy.view.facts("a")["blocks"] == 10
 
+    def test_dispatch_after_a_split(self):
+        """A run that was split since the lookup is entered from its start."""
+        proxy = Proxy("a", "b")
+        long = exact(tokens(1, 161))
+        proxy.serve(long, None)
+        lookup = proxy.look(long)
+        proxy.serve(exact(tokens(1, 81)), None)
+        proxy.view.dispatched(lookup, "b", proxy.now)
+
+        assert proxy.matched(long) == [160, 160]
+
     @pytest.mark.parametrize("change", ["remove", "replace", "block size", "unknown"])
     def test_dispatch_to_a_backend_that_has_changed_enters_nothing(self, change):
         """What was looked up for another backend, or in other blocks, is void."""
@@ -227,12 +239,11 @@ class TestOutcome:
             proxy.view.configure("a", block_size=32)
         name = "z" if change == "unknown" else "a"
         ticket = proxy.view.dispatched(lookup, name, proxy.now)
+
+        assert proxy.index.num_blocks == 0
         proxy.view.confirmed(ticket, proxy.now)
         proxy.view.realised(ticket, 64, proxy.now)
         proxy.view.failed(ticket)
-
-        assert proxy.index.num_blocks == 0
-        assert ticket.predicted_tokens == 0
 
     def test_confirmation_after_a_split_and_after_eviction(self):
         """A prompt is made newest in what is left of it, however it lies by then."""
@@ -346,6 +357,16 @@ class TestSeen:
         proxy.view.wipe("a")
         assert send(tokens(1, 129), tokens(2, 64)) == 96 + 32
         assert send() == 0
+
+    def test_memory_that_forgot_is_not_asked_for_what_is_there(self):
+        """Blocks in the index were sent, whatever the small memory has lost."""
+        proxy, seen = Proxy("a"), SeenBlocks(2)
+        prompt = exact(tokens(1, 161))
+        for expected in (0, 160):
+            lookup = proxy.look(prompt)
+            assert lookup.seen_tokens(seen) == expected
+            proxy.view.dispatched(lookup, "a", proxy.now)
+            seen.add(range(10**6, 10**6 + 2))
 
     def test_text_counts_in_estimated_tokens(self):
         """A block of text is 256 bytes by the bytes per token."""
