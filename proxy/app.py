@@ -253,6 +253,7 @@ class App:
         self.port.configure(config)
         self.index.max_bytes = config.index.max_bytes
         self.prompts.configure(config.models)
+        self.ledger.configure(config.decisions.records, config.decisions.max_bytes)
         if config.health != old.health:
             self.fleet.configure_health(config.health)
         if self._tls is not None and config.tls is not None:

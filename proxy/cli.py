@@ -16,6 +16,7 @@ from warmroute.policies.errors import ConfigError, WarmrouteError
 
 FAILED = 1
 BAD_USAGE = 2
+INTERRUPTED = 130
 
 _FLAGS = {"listen": "listen", "admin": "admin", "log_level": "log.level"}
 
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WarmrouteError as error:
         print(f"warmroute: {error}", file=sys.stderr)
         return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
     parser.print_help(sys.stderr)
     return BAD_USAGE
 

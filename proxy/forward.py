@@ -7,6 +7,7 @@ which releases the load exactly once.
 
 import asyncio
 import logging
+import ssl
 from typing import TYPE_CHECKING
 
 from warmroute.policies.errors import ClientError
@@ -287,10 +288,11 @@ class Exchange:
         self, error: ClientError, connection: UpstreamConnection | None = None
     ) -> None:
         """End with an error of ours, in the form that still fits the answer."""
-        if self._relay is not None and self._answer is not None:
+        relay = self._relay
+        if relay is not None and self._answer is not None:
             self._settle(self._answer.status, error=error.code)
             at_boundary = connection is None or connection.at_chunk_boundary
-            self._relay.fail(error, at_boundary=at_boundary)
+            relay.fail(error, at_boundary=at_boundary)
             return
         head = self._head
         keeps_alive = head.keeps_alive and not self._port.is_draining
@@ -305,6 +307,7 @@ class Exchange:
         if self._is_settled:
             return
         self._is_settled = True
+        self._relay = None  # it refers to this exchange: no garbage in a ring
         now, routing = self._port.clock(), self._routing
         routing.settle(
             status,
@@ -327,4 +330,7 @@ class Exchange:
 def _connect_failure(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "connect_timeout"
+    if isinstance(error, ssl.SSLError):
+        verified = not isinstance(error, ssl.SSLCertVerificationError)
+        return "tls_failed" if verified else "bad_certificate"
     return "refused" if isinstance(error, ConnectionRefusedError) else "unreachable"

@@ -54,6 +54,11 @@ class Ledger:
         self.routing = Histogram(ROUTING_BOUNDS_S)
         self.listeners: list[Callable[[Decision], None]] = []
 
+    def configure(self, max_records: int, max_bytes: int) -> None:
+        """Take over other bounds; the next record pushes out what is too much."""
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+
     def know_models(self, names: Iterable[str]) -> None:
         """Give *names* labels of their own; all other models share ``other``.
 

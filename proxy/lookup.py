@@ -133,11 +133,6 @@ class Lookup:
     def __repr__(self) -> str:
         return f"<Lookup [Sizes: {list(self.chains)}, matched: {self.matched}]>"
 
-    @property
-    def pieces(self) -> list[dict[int, Chain]]:
-        """Return the chain of each piece in the first of the block sizes."""
-        return [{0: chain} for chain in next(iter(self.chains.values()), ())]
-
     def seen_tokens(self, seen: SeenBlocks) -> int:
         """Count the leading tokens that the fleet was ever sent; remember the rest.
 

@@ -53,9 +53,9 @@ class DataPort:
         self.clock = clock
         self.is_draining = False
         self.own = OwnPaths(fleet)
-        self.configure(config)
         self._connections: set[ClientConnection] = set()
         self._pools: dict[Backend, ConnectionPool] = {}
+        self.configure(config)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -79,6 +79,8 @@ class DataPort:
         self.scheme = b"https" if config.tls is not None else b"http"
         self.injects_usage = config.truth.usage == "inject"
         self.retry_attempts = config.retry.attempts
+        for pool in self._pools.values():
+            pool.idle_s = timeouts.pool_idle_s
         self.forwarding = Forwarding(config.headers.strip, self.scheme)
 
     # lifecycle

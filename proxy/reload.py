@@ -22,7 +22,7 @@ Loader = Callable[[], Config]
 Commit = Callable[[], Awaitable[None]]
 
 # Besides the listeners: read once, when their owners are built.
-_FIXED = ("admin_token", "decisions")
+_FIXED = ("admin_token",)
 
 
 class Reloader:

@@ -81,7 +81,7 @@ class Routing:
         self._query = query
         self._lookup = lookup
         self.decision = decision
-        self._seen_tokens = router.observe(lookup)
+        self._seen_tokens = lookup.seen_tokens(router.seen)
         self._ticket: Ticket | None = None
         self._reservation: Reservation
         self._take(decision.index, query.now)
@@ -247,12 +247,12 @@ class Router:
         self.prompts = prompts
         self.ledger = ledger
         self._fallback = LeastRequests()
-        self._seen = SeenBlocks()
+        self.seen = SeenBlocks()
         self._clock = clock
         self._wall = wall
         self._fields: dict[str | None, Field] = {}
         self._pins: OrderedDict[str, str] = OrderedDict()
-        self._policy_has_failed = False
+        self._failed_policy: Policy | None = None
 
     def __repr__(self) -> str:
         return f"<Router policy={self.policy.name} backends={len(self.fleet.backends)}>"
@@ -301,15 +301,6 @@ class Router:
         if len(pins) > _MAX_PINS:
             pins.popitem(last=False)
 
-    def observe(self, lookup: Lookup) -> int:
-        """Count the leading prompt tokens the fleet has seen, and remember the rest."""
-        seen = 0
-        for chains in lookup.pieces:
-            for chain in chains.values():
-                seen += self._seen.observe(chain.hashes) * chain.tokens
-                break
-        return seen
-
     def choose(self, query: Query, candidates: Sequence[Candidate]) -> Choice:
         """Ask the policy; one that fails is counted and falls back by load."""
         try:
@@ -324,8 +315,8 @@ class Router:
             return choice
         except Exception:
             self.ledger.policy_failed(self.policy.name)
-            if not self._policy_has_failed:
-                self._policy_has_failed = True
+            if self._failed_policy is not self.policy:
+                self._failed_policy = self.policy
                 logger.exception("policy_failed", extra={"policy": self.policy.name})
             index = self._fallback.choose(query, candidates).index
             return Choice(index, "fallback")

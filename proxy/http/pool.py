@@ -15,10 +15,10 @@ class ConnectionPool:
         idle_s: Seconds that a connection may wait.
     """
 
-    __slots__ = ("_idle", "_idle_s", "is_closed")
+    __slots__ = ("_idle", "idle_s", "is_closed")
 
     def __init__(self, idle_s: float) -> None:
-        self._idle_s = idle_s
+        self.idle_s = idle_s
         self._idle: deque[UpstreamConnection] = deque()
         self.is_closed = False
 
@@ -35,7 +35,7 @@ class ConnectionPool:
             connection = idle.pop()
             if connection.transport.is_closing():
                 continue
-            if now - connection.released_at > self._idle_s:
+            if now - connection.released_at > self.idle_s:
                 connection.abort()
                 continue
             connection.is_reused = True
@@ -55,7 +55,7 @@ class ConnectionPool:
     def sweep(self, now: float) -> None:
         """Close what has waited too long; the oldest stand in front."""
         idle = self._idle
-        while idle and (idle[0].is_closed or now - idle[0].released_at > self._idle_s):
+        while idle and (idle[0].is_closed or now - idle[0].released_at > self.idle_s):
             idle.popleft().abort()
 
     def close(self) -> None:

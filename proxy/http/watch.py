@@ -13,6 +13,7 @@ import msgspec
 _MAX_JSON_BYTES = 1 << 20
 _MAX_EVENT_BYTES = 1 << 18
 _TAIL_PIECES = 16
+_MAX_TOKENS = 1 << 31
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -213,8 +214,8 @@ def _take_sum(answers: list[_Answer], into: Usage) -> None:
         _take(answer, one)
     for name in ("prompt_tokens", "cached_tokens", "output_tokens"):
         told = [count for one in each if (count := getattr(one, name)) is not None]
-        if told:
-            setattr(into, name, sum(told))
+        if told and _is_credible(total := sum(told)):
+            setattr(into, name, total)
 
 
 def _take(answer: _Answer, into: Usage) -> None:
@@ -239,17 +240,23 @@ def _take_usage(usage: _Usage, into: Usage) -> None:
     details = usage.prompt_tokens_details or usage.input_tokens_details
     cached = details.cached_tokens if details else usage.cached_tokens
     prompt = usage.prompt_tokens
-    if prompt is None and usage.input_tokens is not None:
+    if prompt is None:
         prompt = usage.input_tokens
-        if usage.cache_read_input_tokens is not None:
+        if prompt is not None and usage.cache_read_input_tokens is not None:
             # Anthropic counts the cached tokens beside input_tokens, not within.
             cached = usage.cache_read_input_tokens
-            prompt += cached + (usage.cache_creation_input_tokens or 0)
-    if prompt:
+            parts = (prompt, cached, usage.cache_creation_input_tokens or 0)
+            prompt = sum(parts) if all(map(_is_credible, parts)) else None
+    if prompt != 0 and _is_credible(prompt):
         into.prompt_tokens = prompt
-    if cached is not None:
+    if _is_credible(cached):
         into.cached_tokens = cached
     output = usage.completion_tokens
     output = usage.output_tokens if output is None else output
-    if output is not None:
+    if _is_credible(output):
         into.output_tokens = output
+
+
+def _is_credible(count: int | None) -> bool:
+    """Tell whether *count* may be one; what is not counts as not reported."""
+    return count is not None and 0 <= count <= _MAX_TOKENS

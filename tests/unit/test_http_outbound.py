@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from unit.fake_http import CUTS, FakeReceiver, cut, receive, single, upstream
 
-from warmroute.proxy.http.outbound import MAX_HEAD_BYTES, Answer
+from warmroute.proxy.http.answer import Answer
+from warmroute.proxy.http.outbound import MAX_HEAD_BYTES
 
 OK = b"HTTP/1.1 200 OK\r\n"
 INTERIM = st.lists(

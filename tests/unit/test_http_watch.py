@@ -263,6 +263,55 @@ def test_answer_over_the_bound_reports_nothing() -> None:
     assert watch.usage() == Usage()
 
 
+LARGEST = 2**31
+
+
+@pytest.mark.parametrize("bad", [-1, LARGEST + 1, 10**30])
+@pytest.mark.parametrize("field", ["prompt", "cached", "output"])
+def test_count_that_cannot_be_one_is_not_reported(field: str, bad: int) -> None:
+    """The other counts of the same report stand, in answers and in streams."""
+    told = {"prompt": 30, "cached": 16, "output": 2}
+    document = {"usage": counts(**(told | {field: bad}))}
+    kept: dict[str, int | None] = {**told, field: None}
+    usage = Usage(kept["prompt"], kept["cached"], kept["output"])
+    watches: list[AnswerWatch | StreamWatch] = [AnswerWatch(), StreamWatch()]
+    for watch in watches:
+        watch.feed(sse(document) if watch.streams else json.dumps(document).encode())
+        assert watch.usage() == usage
+
+
+@pytest.mark.parametrize("bad", [-1, LARGEST + 1])
+@pytest.mark.parametrize(
+    "field",
+    ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"],
+)
+def test_bad_part_makes_the_sum_of_a_message_unreported(field: str, bad: int) -> None:
+    """A prompt that is counted in parts is not guessed from some of them."""
+    parts = {**MESSAGE_START["message"]["usage"], field: bad}  # type: ignore[index]
+    watch = AnswerWatch()
+    watch.feed(json.dumps({"usage": parts}).encode())
+    cached = None if field == "cache_read_input_tokens" else 16
+    assert watch.usage() == Usage(None, cached, 1)
+
+
+def test_bad_count_does_not_undo_a_good_one() -> None:
+    """What the first events of a stream reported stays."""
+    watch = StreamWatch()
+    watch.feed(sse({"usage": counts(30, 16, 1)}, delta(content="a")))
+    watch.feed(sse({"usage": counts(-1, LARGEST + 1, 2)}))
+    assert watch.usage() == Usage(30, 16, 2, "c1")
+
+
+def test_largest_count_is_reported_but_no_larger_sum() -> None:
+    """The bound holds for a batch as for one answer."""
+    one = {"meta_info": {"prompt_tokens": LARGEST, "completion_tokens": 0}}
+    single, batch = AnswerWatch(), AnswerWatch()
+    single.feed(json.dumps(one).encode())
+    batch.feed(json.dumps([one, one]).encode())
+    assert single.usage() == Usage(LARGEST, None, 0)
+    assert batch.usage() == Usage(None, None, 0)
+
+
 DEEP = [b"[" * 100_000, b'{"id":' * 100_000, b'{"usage":{"x":' + b"[" * 100_000]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
