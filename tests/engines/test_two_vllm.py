@@ -132,7 +132,7 @@ async def _ask(
 async def _has_streams(engine: Engine) -> None:
     async with asyncio.timeout(60):
         while True:
-            if (await engine.counters()).running >= 2:
+            if (await engine.counters()).running >= 1:
                 return
             await asyncio.sleep(0.02)
 

@@ -138,6 +138,31 @@ def test_continue_is_said_once_and_only_if_the_body_may_come() -> None:
     assert large.transport.written.startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.parametrize("answers_at_once", [False, True])
+def test_continue_is_said_when_the_turn_comes(answers_at_once: bool) -> None:
+    """A client behind a running answer would wait in vain; it is said once."""
+    one = client(answers_at_once=answers_at_once)
+    one.send(GET + POST + b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    if not answers_at_once:
+        assert one.transport.written == b""
+        one.answer()
+    assert one.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    one.send(b"ab", b"c")
+    assert one.port.works[1].body == b"abc"
+    assert one.transport.written.count(b"100 Continue") == 1
+
+
+def test_continue_is_not_said_for_a_body_that_is_there() -> None:
+    """Nobody waits for it, neither at once nor behind a running answer."""
+    whole = POST + b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc"
+    one = client(answers_at_once=False)
+    one.send(whole + whole + GET[:9])
+    one.answer()
+    one.answer()
+    assert len(one.port.works) == 2
+    assert one.transport.written == b""
+
+
 def test_trailers_do_not_become_headers() -> None:
     """They could otherwise bring in what the head was checked for."""
     one = client()
@@ -162,6 +187,46 @@ def test_slow_request_is_408() -> None:
         assert part in one.transport.written
         one.connection.expire()
         assert one.transport.aborted
+
+
+HEADER_S, BODY_S, KEEP_ALIVE_S = 1000.0, 2000.0, 3000.0
+
+
+@pytest.mark.parametrize(
+    ("begun", "patience_s", "part"),
+    [
+        (GET[:9], HEADER_S, b"headers"),
+        (POST + b"Content-Length: 3\r\n\r\n", BODY_S, b"body"),
+        (b"", KEEP_ALIVE_S, b""),
+    ],
+)
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("answers_at_once", [False, True])
+def test_begun_request_gets_its_own_time_when_its_turn_comes(
+    begun: bytes, patience_s: float, part: bytes, joins: bool, answers_at_once: bool
+) -> None:
+    """Behind an answer it may be slow; after it, no slower than any other."""
+    one = client(
+        answers_at_once=answers_at_once,
+        header_s=HEADER_S,
+        body_s=BODY_S,
+        keep_alive_s=KEEP_ALIVE_S,
+    )
+    one.send(*([GET + begun] if joins or not begun else [GET, begun]))
+    one.answer_all()
+    assert 0 <= time.monotonic() + patience_s - one.connection.deadline < 100
+    one.connection.expire()
+    assert one.port.log[1:] == ([(408, "client_timeout")] if begun else [])
+    assert part in one.transport.written
+
+
+def test_slow_head_is_not_given_more_time_by_each_byte() -> None:
+    """Its time runs from its first byte, or from its turn."""
+    one = client(header_s=HEADER_S)
+    one.send(GET[:1])
+    deadline = one.connection.deadline
+    one.send(*single(GET[1:-1]))
+    assert one.connection.deadline == deadline
 
 
 def test_idle_connection_is_closed_without_a_word() -> None:
@@ -248,3 +313,55 @@ def test_garbage_is_answered_or_waited_for(segments: list[bytes]) -> None:
     refusals = [at for at, entry in enumerate(one.port.log) if len(entry) == 2]
     assert refusals in ([], [len(one.port.log) - 1])
     assert one.transport.written.count(b"HTTP/1.1 4") == len(refusals)
+
+
+KNOWN = POST + b"A: b\r\nContent-Length: 3\r\n\r\nabc"
+
+
+@pytest.mark.parametrize(
+    ("limits", "refusal"),
+    [
+        ({"headers": 2}, (431, "too_many_headers")),
+        ({"head_bytes": 20}, (431, "head_too_large")),
+        ({"body_bytes": 2}, (413, "body_too_large")),
+    ],
+)
+def test_known_head_is_judged_by_the_limits_of_a_reload(
+    limits: dict[str, int], refusal: tuple[int, str]
+) -> None:
+    """A client that was there before gets no more than one that comes."""
+    one = client()
+    one.send(KNOWN, KNOWN)
+    one.port.read_limits = FakeLimits(**limits)
+    one.send(KNOWN)
+    assert one.port.log[2:] == [refusal]
+
+
+def test_known_head_is_learned_anew_after_a_reload() -> None:
+    """It is parsed once more, not each time from then on."""
+    one = client()
+    one.send(KNOWN, KNOWN)
+    one.port.read_limits = FakeLimits(headers=50)
+    one.send(KNOWN, KNOWN, KNOWN)
+    heads = [work.head for work in one.port.works]
+    assert heads[0] is heads[1]
+    assert heads[1] is not heads[2]
+    assert heads[2] is heads[3] is heads[4]
+
+
+def test_known_head_is_forgotten_by_the_first_bytes_after_a_reload() -> None:
+    """Also when those are a request in parts, from which nothing is learned."""
+    one = client()
+    one.send(KNOWN, KNOWN)
+    one.port.read_limits = FakeLimits(headers=2)
+    one.send(GET[:9], GET[9:], KNOWN)
+    assert one.port.log[3:] == [(431, "too_many_headers")]
+
+
+def test_end_of_a_head_is_not_learned_as_a_head() -> None:
+    """It may look like one; alone, it is a request without a host."""
+    end = b"POST /v1/y HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+    one = client()
+    one.send(POST + b"A: ", end, end)
+    assert one.port.works[0].head.target == b"/v1/x"
+    assert one.port.log[1:] == [(400, "missing_host")]
