@@ -20,10 +20,10 @@ from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy import logs
 from warmroute.proxy.admin import make_admin
-from warmroute.proxy.admin_state import AdminState, IndexFacts, Learned
-from warmroute.proxy.backend import Backend
+from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
 from warmroute.proxy.config import Address, Config, backend_config
 from warmroute.proxy.fleet import Fleet
+from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
 from warmroute.proxy.port import DataPort

@@ -151,11 +151,11 @@ def _has_backends(environ: Mapping[str, str]) -> bool:
 
 def _print_schema(options: argparse.Namespace) -> int:
     if options.markdown:
-        from warmroute.proxy.config_reference import markdown
+        from warmroute.proxy.config.reference import markdown
 
         print(markdown(), end="")
     else:
-        from warmroute.proxy.config_schema import json_schema
+        from warmroute.proxy.config.schema import json_schema
 
         print(json.dumps(json_schema(), indent=2))
     return 0

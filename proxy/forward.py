@@ -17,7 +17,7 @@ from warmroute.proxy.http.outbound import Answer, UpstreamConnection
 from warmroute.proxy.http.reply import error_answer
 from warmroute.proxy.http.watch import Usage
 from warmroute.proxy.relay import Relay
-from warmroute.proxy.request_trace import RequestTrace
+from warmroute.proxy.telemetry.request_trace import RequestTrace
 
 if TYPE_CHECKING:
     from warmroute.proxy.port import DataPort

@@ -12,16 +12,16 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from warmroute.proxy.admin_state import (
+from warmroute.proxy.admin.state import (
     BackendFacts,
     IndexFacts,
     ReloadStatus,
     ViewPort,
 )
-from warmroute.proxy.flow import Flow
-from warmroute.proxy.histogram import Histogram
 from warmroute.proxy.ledger import Ledger
-from warmroute.proxy.tokens import TokenClasses
+from warmroute.proxy.ledger.flow import Flow
+from warmroute.proxy.ledger.histogram import Histogram
+from warmroute.proxy.ledger.tokens import TokenClasses
 
 Rows = Iterable[tuple[tuple[str, ...], float]]
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from warmroute.policies.errors import ClientError
-from warmroute.proxy.backend import Backend
 from warmroute.proxy.config import Config
 from warmroute.proxy.fleet import Fleet
+from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.forward import Exchange
 from warmroute.proxy.http.forwarding import Forwarding
 from warmroute.proxy.http.head import RequestHead
@@ -20,9 +20,9 @@ from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
-from warmroute.proxy.request_trace import RequestTrace
 from warmroute.proxy.router import Router, Routing
 from warmroute.proxy.telemetry import Tracer
+from warmroute.proxy.telemetry.request_trace import RequestTrace
 
 logger = logging.getLogger(__name__)
 

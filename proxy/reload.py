@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from warmroute.policies.errors import ConfigError, WarmrouteError
-from warmroute.proxy.admin_state import ReloadStatus
+from warmroute.proxy.admin.state import ReloadStatus
 from warmroute.proxy.config import (
     BackendConfig,
     Config,

@@ -14,16 +14,16 @@ from warmroute.policies.kv.seen import SeenBlocks
 from warmroute.policies.routing.base import Candidate, Choice, Policy, Query
 from warmroute.policies.routing.least_requests import LeastRequests
 from warmroute.policies.routing.load import FleetLoad, Reservation
-from warmroute.proxy.backend import Backend
-from warmroute.proxy.decision import Decision, Roster
 from warmroute.proxy.fleet import Fleet
+from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.watch import Usage
 from warmroute.proxy.ledger import Ledger
-from warmroute.proxy.lookup import Lookup, Ticket
+from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.prompt import Prompt, PromptReader
-from warmroute.proxy.request_trace import RequestTrace
+from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.view import View
+from warmroute.proxy.view.lookup import Lookup, Ticket
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """What passes from a client's head to an engine, and what the proxy adds."""
 
-from warmroute.proxy.backend import Backend
+from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.http.head import RequestHead
 
 _TRACEPARENT = frozenset({b"traceparent"})

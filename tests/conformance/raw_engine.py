@@ -98,7 +98,8 @@ class RawEngine:
             writer.transport.abort()
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
-        while not reader.at_eof() and reader.exception() is None:
+        # A StreamReader tells its end to readers only, and nobody may read here.
+        while not reader.at_eof() and reader.exception() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         self.disconnected.set()
 
@@ -120,7 +121,8 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
     except asyncio.IncompleteReadError:
         return None
     line, *lines = head.decode("latin-1").split("\r\n")[:-2]
-    headers = [tuple(text.split(": ", 1)) for text in lines]
+    pairs = [text.partition(": ") for text in lines]
+    headers = [(name, value) for name, _, value in pairs]
     length = next((int(v) for k, v in headers if k.lower() == "content-length"), 0)
     return Request(line, head, headers, await reader.readexactly(length))
 

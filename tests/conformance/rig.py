@@ -125,7 +125,7 @@ class Rig:
         """Wait until *holds*; state has no event, so look at it often."""
         try:
             async with asyncio.timeout(10):
-                while not holds():
+                while not holds():  # noqa: ASYNC110
                     await asyncio.sleep(0.002)
         except TimeoutError:
             pytest.fail(f"still not after 10 s: {what}")

@@ -83,7 +83,8 @@ async def test_chunked_request_arrives_with_a_length(start_rig: StartRig) -> Non
     rig = await start_rig(answer_ok)
     body = b'{"model":"m","prompt":"a longer prompt than before"}'
     reply = await rig.request(
-        b"POST /v1/completions HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"POST /v1/completions HTTP/1.1\r\nHost: p\r\n"
+        + b"Transfer-Encoding: chunked\r\n\r\n"
         + b"%x;ext=1\r\n%b\r\n" % (9, body[:9])
         + chunk(body[9:])
         + b"0\r\nX-Trailer: 1\r\n\r\n"

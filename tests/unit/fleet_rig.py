@@ -9,10 +9,10 @@ import pytest
 from tests.unit.fake_engine import FakeEngine
 from warmroute.adapters.base import ModelCard
 from warmroute.policies.routing.load import FleetLoad
-from warmroute.proxy.backend import Backend
-from warmroute.proxy.config_backend import BackendConfig
-from warmroute.proxy.config_sections import HealthConfig
+from warmroute.proxy.config.backend import BackendConfig
+from warmroute.proxy.config.sections import HealthConfig
 from warmroute.proxy.fleet import Fleet
+from warmroute.proxy.fleet.backend import Backend
 
 NOWHERE = "http://127.0.0.1:1"
 

@@ -9,16 +9,16 @@ from aiohttp.web import Application, Request
 
 from warmroute.policies.errors import ClientError, ConfigError
 from warmroute.proxy.admin import make_admin
-from warmroute.proxy.admin_guard import Guard, is_loopback
-from warmroute.proxy.admin_state import (
+from warmroute.proxy.admin.guard import Guard, is_loopback
+from warmroute.proxy.admin.state import (
     KV_VERBS,
     AdminState,
     IndexFacts,
     Learned,
     ReloadStatus,
 )
-from warmroute.proxy.decision import Decision, Roster
 from warmroute.proxy.ledger import Ledger
+from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.metrics import Exposition, build_registry
 
 DOCS = Path(__file__).parents[2] / "docs" / "api.md"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute.proxy.breaker import JITTER, MAX_BACKOFF, Breaker
+from warmroute.proxy.fleet.breaker import JITTER, MAX_BACKOFF, Breaker
 
 FAILURES = 3
 OPEN_S = 10.0

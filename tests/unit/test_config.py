@@ -6,7 +6,6 @@ import pytest
 from unit.config_files import MINIMAL, Files
 
 from warmroute.policies.errors import ConfigError
-from warmroute.proxy.address import Address
 from warmroute.proxy.config import (
     Config,
     KVEventsConfig,
@@ -15,6 +14,7 @@ from warmroute.proxy.config import (
     differences,
     load_config,
 )
+from warmroute.proxy.config.address import Address
 
 
 @pytest.fixture

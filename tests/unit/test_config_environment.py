@@ -6,11 +6,11 @@ import pytest
 from unit.config_files import MINIMAL, Files
 
 from warmroute.policies.errors import ConfigError
-from warmroute.proxy.address import Address
 from warmroute.proxy.config import (
     ConfigSource,
     differences,
 )
+from warmroute.proxy.config.address import Address
 
 
 @pytest.fixture

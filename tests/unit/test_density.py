@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute.proxy.density import MAX_MODELS, Density, Sums
+from warmroute.proxy.prompt.density import MAX_MODELS, Density, Sums
 
 
 def test_an_unknown_model_has_four_bytes_a_token() -> None:

@@ -11,9 +11,9 @@ from warmroute.policies.registry import policies
 from warmroute.policies.routing.base import options
 from warmroute.proxy.cli import build_parser
 from warmroute.proxy.config import Config, differences, load_config
-from warmroute.proxy.config_keys import Key
-from warmroute.proxy.config_reference import markdown
-from warmroute.proxy.config_schema import json_schema
+from warmroute.proxy.config.keys import Key
+from warmroute.proxy.config.reference import markdown
+from warmroute.proxy.config.schema import json_schema
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "warmroute.schema.json"

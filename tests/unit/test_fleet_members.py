@@ -9,8 +9,8 @@ import pytest
 from tests.unit import fleet_rig
 from tests.unit.fleet_rig import Make, entry
 from warmroute.policies.errors import ConfigError
-from warmroute.proxy.config_backend import BackendConfig
-from warmroute.proxy.target import Target
+from warmroute.proxy.config.backend import BackendConfig
+from warmroute.proxy.fleet.target import Target
 
 engine = fleet_rig.engine
 other = fleet_rig.other

@@ -5,9 +5,9 @@ from pydantic import SecretStr
 
 from warmroute.adapters.openai import OpenAIAdapter
 from warmroute.policies.routing.load import FleetLoad
-from warmroute.proxy.backend import Backend
-from warmroute.proxy.config_backend import BackendConfig
-from warmroute.proxy.config_sections import HealthConfig
+from warmroute.proxy.config.backend import BackendConfig
+from warmroute.proxy.config.sections import HealthConfig
+from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.http.forwarding import Forwarding
 from warmroute.proxy.http.head import Headers, RequestHead
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute.policies.routing.base import Costs
-from warmroute.proxy.decision import Decision, Roster
-from warmroute.proxy.histogram import Histogram
 from warmroute.proxy.ledger import OTHER, Ledger
-from warmroute.proxy.tokens import TokenClasses, TokenTotals, classify
+from warmroute.proxy.ledger.decision import Decision, Roster
+from warmroute.proxy.ledger.histogram import Histogram
+from warmroute.proxy.ledger.tokens import TokenClasses, TokenTotals, classify
 
 COUNT = st.integers(-50, 5000)
 

@@ -7,9 +7,9 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
-from warmroute.proxy.admin_state import IndexFacts, ReloadStatus
-from warmroute.proxy.decision import Decision, Roster
+from warmroute.proxy.admin.state import IndexFacts, ReloadStatus
 from warmroute.proxy.ledger import Ledger
+from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.metrics import Exposition, build_registry
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"

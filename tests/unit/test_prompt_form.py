@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute.proxy.form import WINDOW_BYTES, find_fields
 from warmroute.proxy.prompt import Prompt, PromptReader
+from warmroute.proxy.prompt.form import WINDOW_BYTES, find_fields
 
 PATH = "/v1/audio/transcriptions"
 TYPE = b"multipart/form-data; boundary=----x1"

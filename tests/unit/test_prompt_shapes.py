@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from warmroute.proxy.batch import Batch
 from warmroute.proxy.prompt import Prompt, PromptReader
-from warmroute.proxy.shapes import find_shape
-from warmroute.proxy.transcript import Transcript
+from warmroute.proxy.prompt.batch import Batch
+from warmroute.proxy.prompt.shapes import find_shape
+from warmroute.proxy.prompt.transcript import Transcript
 
 PIXELS = "data:image/png;base64," + "A" * 4000
 WEATHER = {

@@ -8,10 +8,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute.proxy.batch import Batch
 from warmroute.proxy.prompt import PromptReader
-from warmroute.proxy.shapes import find_shape
-from warmroute.proxy.transcript import (
+from warmroute.proxy.prompt.batch import Batch
+from warmroute.proxy.prompt.shapes import find_shape
+from warmroute.proxy.prompt.transcript import (
     ARGUMENTS,
     CALL,
     FIELD,

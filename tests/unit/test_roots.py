@@ -1,8 +1,8 @@
 """Seeds of hash chains, beside what the reader's tests say of them."""
 
 from warmroute.policies.kv.blocks import root_hash
-from warmroute.proxy.bodies import Body
-from warmroute.proxy.roots import MAX_ROOTS, Roots
+from warmroute.proxy.prompt.bodies import Body
+from warmroute.proxy.prompt.roots import MAX_ROOTS, Roots
 
 
 def test_only_seeds_of_texts_without_separators_are_known() -> None:

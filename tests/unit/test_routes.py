@@ -5,7 +5,7 @@ import pytest
 from tests.unit import fleet_rig
 from tests.unit.fleet_rig import Make, Rig, entry
 from warmroute.policies.errors import ClientError
-from warmroute.proxy.routes import MAX_CACHED
+from warmroute.proxy.fleet.routes import MAX_CACHED
 
 make = fleet_rig.make
 

@@ -15,14 +15,13 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from warmroute.policies.errors import ConfigError
-from warmroute.proxy import span_names
-from warmroute.proxy.decision import Decision, Roster
 from warmroute.proxy.ledger import Ledger
-from warmroute.proxy.request_trace import RequestTrace
-from warmroute.proxy.sampling import Sampler, choose_sampler
-from warmroute.proxy.telemetry import Tracer, build_tracer
-from warmroute.proxy.trace_export import WatchedExporter
-from warmroute.proxy.traceparent import parse_traceparent
+from warmroute.proxy.ledger.decision import Decision, Roster
+from warmroute.proxy.telemetry import Tracer, build_tracer, span_names
+from warmroute.proxy.telemetry.export import WatchedExporter
+from warmroute.proxy.telemetry.request_trace import RequestTrace
+from warmroute.proxy.telemetry.sampling import Sampler, choose_sampler
+from warmroute.proxy.telemetry.traceparent import parse_traceparent
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -507,7 +506,9 @@ class TestBuild:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             return real(name, globals, locals, fromlist, level)
 
-        monkeypatch.delitem(sys.modules, "warmroute.proxy.trace_export", raising=False)
+        monkeypatch.delitem(
+            sys.modules, "warmroute.proxy.telemetry.export", raising=False
+        )
         monkeypatch.setattr(builtins, "__import__", without_sdk)
         with pytest.raises(ConfigError, match=r"pip install 'warmroute\[otel\]'"):
             build_tracer("http://c:4318", version="1", environ={})

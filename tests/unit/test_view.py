@@ -8,9 +8,9 @@ from warmroute.policies.kv.blocks import root_hash
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.seen import SeenBlocks
 from warmroute.policies.routing.base import Candidate
-from warmroute.proxy.lookup import MAX_BLOCKS, Lookup, Ticket
 from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
+from warmroute.proxy.view.lookup import MAX_BLOCKS, Lookup, Ticket
 
 ROOT = root_hash("m")
 TEXT_ROOT = root_hash("m", grade="estimated")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute.proxy.vitals import Vitals
+from warmroute.proxy.fleet.vitals import Vitals
 
 WINDOW_S = 15.0
 

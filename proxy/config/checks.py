@@ -1,0 +1,186 @@
+"""Checks that look at more than one value, at plugins, or at files.
+
+They work on the plain values of a draft, so that they report beside the problems of
+single values and not only once those are mended.
+"""
+
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+
+from warmroute.adapters.registry import adapters
+from warmroute.policies.errors import WarmrouteError
+from warmroute.policies.registry import policies
+from warmroute.policies.routing.base import options
+from warmroute.proxy.config.address import Address
+from warmroute.proxy.config.backend import name_of_url
+from warmroute.proxy.config.draft import Draft, Path, unknown
+from warmroute.proxy.config.fields import is_off, resolve
+from warmroute.proxy.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN, DEFAULT_POLICY
+
+
+def engine_names() -> list[str]:
+    """List what ``backends[].engine`` may be."""
+    return sorted({"auto", *adapters.names()})
+
+
+def check_all(draft: Draft, directory: FilePath) -> None:
+    """Report what single values do not show; relative paths start at *directory*."""
+    _check_backends(draft)
+    _check_models(draft)
+    _check_policy(draft)
+    _check_listeners(draft)
+    _check_tls(draft, directory)
+
+
+def _check_backends(draft: Draft) -> None:
+    engines = engine_names()
+    names: dict[str, Path] = {}
+    for path, backend in _items(draft, "backends"):
+        name = backend.get("name")
+        url = backend.get("url")
+        if name is None and isinstance(url, str):
+            name = name_of_url(url)
+        _check_unique(draft, (*path, "name"), name, names)
+        engine = backend.get("engine")
+        place = (*path, "engine")
+        is_named = isinstance(engine, str) and not draft.is_broken(place)
+        if is_named and engine not in engines:
+            draft.report(place, unknown("engine", str(engine), engines))
+
+
+def _check_models(draft: Draft) -> None:
+    names: dict[str, Path] = {}
+    for path, model in _items(draft, "models"):
+        _check_unique(draft, (*path, "name"), model.get("name"), names)
+
+
+def _check_unique(
+    draft: Draft, path: Path, name: object, names: dict[str, Path]
+) -> None:
+    if not isinstance(name, str) or draft.is_broken(path):
+        return
+    first = names.setdefault(name, path)
+    if first != path:
+        place = draft.origin_of(first)
+        message = f"duplicate name '{name}', first given at {place}; names must differ"
+        draft.report(path, message)
+
+
+def _check_policy(draft: Draft) -> None:
+    policy = draft.value_at(("policy",))
+    given = {"name": policy} if isinstance(policy, str) else policy
+    if not isinstance(given, dict | None):
+        return
+    values = {key: value for key, value in (given or {}).items() if key != "name"}
+    name = (given or {}).get("name") or DEFAULT_POLICY
+    if not isinstance(name, str) or draft.is_broken(("policy", "name")):
+        return
+    if name not in policies.names():
+        draft.report(("policy", "name"), unknown("policy", name, policies.names()))
+        return
+    _check_options(draft, name, values)
+
+
+def _check_options(draft: Draft, name: str, values: Mapping[str, object]) -> None:
+    try:
+        known = {option.name: option for option in options(policies.get(name))}
+    except WarmrouteError as error:
+        draft.report(("policy", "name"), str(error))
+        return
+    for key, value in values.items():
+        path = ("policy", key)
+        if key not in known:
+            draft.report(path, unknown("option", key, known))
+            continue
+        if value is not None and not draft.is_broken(path):
+            fault = known[key].check(value)
+            if fault:
+                draft.report(path, fault)
+
+
+def _check_listeners(draft: Draft) -> None:
+    listen = _address(draft, "listen", DEFAULT_LISTEN)
+    admin = _address(draft, "admin", DEFAULT_ADMIN)
+    if admin is None:
+        return
+    if not (admin.is_loopback or _has_admin_token(draft)):
+        draft.report(
+            ("admin",),
+            f"{admin} can be reached from other machines and has no admin_token; "
+            "set WARMROUTE_ADMIN_TOKEN, or listen on 127.0.0.1, or say `admin: off`",
+        )
+    if listen and admin.port and listen.port == admin.port:
+        wildcards = {"", "0.0.0.0", "::"}  # noqa: S104
+        if listen.host == admin.host or wildcards & {listen.host, admin.host}:
+            message = f"{admin} is taken by listen; choose another port"
+            draft.report(("admin",), message)
+
+
+def _has_admin_token(draft: Draft) -> bool:
+    token = draft.value_at(("admin_token",))
+    given = token is not None and not (isinstance(token, str) and not token.strip())
+    return given or draft.is_broken(("admin_token",))
+
+
+def _address(draft: Draft, key: str, default: Address) -> Address | None:
+    value = draft.value_at((key,))
+    if value is None:
+        return default
+    if is_off(value):
+        return None
+    try:
+        return Address.parse(str(value))
+    except ValueError:
+        return None
+
+
+def _check_tls(draft: Draft, directory: FilePath) -> None:
+    for backend, _ in _items(draft, "backends"):
+        _check_authorities(draft, (*backend, "tls", "ca"), directory)
+    certificate = _readable(draft, ("tls", "certificate"), directory)
+    key = _readable(draft, ("tls", "key"), directory)
+    if not (certificate and key):
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        message = f"certificate and key do not serve: {reason}; are they one pair of "
+        draft.report(("tls",), message + "PEM files, the key without a passphrase?")
+
+
+def _check_authorities(draft: Draft, path: Path, directory: FilePath) -> None:
+    file = _readable(draft, path, directory)
+    if file is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        draft.report(path, f"'{file}' holds no PEM certificates: {reason}")
+
+
+def _readable(draft: Draft, path: Path, directory: FilePath) -> FilePath | None:
+    text = draft.value_at(path)
+    if not isinstance(text, str) or draft.is_broken(path):
+        return None
+    try:
+        file = resolve(text, directory)
+        with file.open("rb"):
+            return file
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        draft.report(path, f"'{text}' cannot be read: {reason.lower()}")
+        return None
+
+
+def _items(draft: Draft, key: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
+    items = draft.value_at((key,))
+    short_form = {"backends": "url", "models": "name"}[key]
+    for index, item in enumerate(items if isinstance(items, list) else []):
+        if isinstance(item, dict):
+            yield (key, index), item
+        elif isinstance(item, str):
+            yield (key, index), {short_form: item}

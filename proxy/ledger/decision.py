@@ -1,0 +1,243 @@
+"""Decision records: why a request went where it went, and how it ended."""
+
+from collections.abc import Sequence
+from itertools import chain
+from struct import Struct
+from typing import Any
+
+from warmroute.policies.routing.base import Cost, Costs
+from warmroute.proxy.ledger.flow import Flow
+from warmroute.proxy.ledger.tokens import Classes, TokenClasses, classify
+
+_MAX_TEXT = 256
+_RECORD_BYTES = 640
+_CANDIDATE_BYTES = 64
+_COST_KEYS = ("wait_s", "miss_s", "decode_s", "total_s")
+
+
+class Roster:
+    """The configured backends as one decision met them; shared by many.
+
+    The router keeps one per model and builds a new one when the fleet or a
+    view's source changes, so that a record holds a reference and no names.
+
+    Args:
+        names: Every configured backend.
+        states: The state of each, same order.
+        views: The source of each one's view: events, mirror or none.
+        routable: Positions in *names* of the policy's candidates, in their order.
+    """
+
+    __slots__ = (
+        *("_costs", "candidates", "names", "pack_costs", "record_bytes"),
+        *("routable", "states", "views"),
+    )
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        states: Sequence[str],
+        views: Sequence[str],
+        routable: Sequence[int],
+    ) -> None:
+        self.names = tuple(names)
+        self.states = tuple(states)
+        self.views = tuple(views)
+        self.routable = tuple(routable)
+        self.candidates = tuple(self.names[at] for at in self.routable)
+        self._costs = Struct(f"{4 * len(self.routable)}d")
+        self.pack_costs = self._costs.pack
+        self.record_bytes = _RECORD_BYTES + _CANDIDATE_BYTES * len(self.routable)
+
+    def unpack_costs(self, packed: bytes) -> Costs:
+        """Return the costs of all candidates."""
+        return Costs(self._costs.unpack(packed))
+
+    def __repr__(self) -> str:
+        return f"<Roster backends={len(self.names)} routable={len(self.routable)}>"
+
+
+class Decision:
+    """One routing decision and, once settled, its outcome.
+
+    Costs stay packed, and classes of tokens plain, until somebody asks for them.
+
+    Args:
+        request_id: The client's X-Request-Id, or ours.
+        time: Unix time of the decision.
+        model: The model as the body names it.
+        grade: exact, estimated or none.
+        prompt_tokens: Ours at first; the engine's once settled, if reported.
+        matched: Tokens each candidate holds of the prompt, over all tiers; kept
+            as it is, so it must not change any more.
+        index: The chosen one's position among the candidates.
+        costs: The policy's cost of each candidate, when it prices them.
+        lower: (host, disk) tokens of each candidate, part of *matched*.
+    """
+
+    __slots__ = (
+        *("_costs", "_lower", "attempts", "cached_tokens", "chosen", "classes"),
+        *("duration_s", "error", "flow", "grade", "index", "matched", "model"),
+        *("output_tokens", "path", "policy", "predicted_tokens", "prompt_tokens"),
+        *("reason", "request_id", "roster", "size_bytes", "status", "time", "ttft_s"),
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        time: float,
+        path: str,
+        model: str | None,
+        grade: str,
+        prompt_tokens: int,
+        policy: str,
+        roster: Roster,
+        matched: Sequence[int],
+        index: int,
+        reason: str,
+        costs: Sequence[Cost] | None = None,
+        lower: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        if len(path) > _MAX_TEXT:
+            path = path[:_MAX_TEXT]
+        size = roster.record_bytes + len(request_id) + len(path)
+        if model is not None:
+            if len(model) > _MAX_TEXT:
+                model = model[:_MAX_TEXT]
+            size += len(model)
+        self.request_id = request_id
+        self.time = time
+        self.path = path
+        self.model = model
+        self.grade = grade
+        self.prompt_tokens = prompt_tokens
+        self.policy = policy
+        self.roster = roster
+        self.matched = matched
+        self.index = index
+        self.chosen = roster.candidates[index]
+        self.predicted_tokens = matched[index]
+        self.reason = reason
+        self._costs: bytes | None = None
+        if costs is not None:
+            flat = costs.flat if type(costs) is Costs else chain.from_iterable(costs)
+            self._costs = roster.pack_costs(*flat)
+        self._lower = lower
+        self.size_bytes = size
+        self.attempts = 1
+        self.flow: Flow | None = None
+        self.status: int | None = None
+        self.error: str | None = None
+        self.cached_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.ttft_s: float | None = None
+        self.duration_s: float | None = None
+        self.classes: Classes | None = None
+
+    @property
+    def best_tokens(self) -> int:
+        """Return the longest match among the candidates."""
+        return max(self.matched)
+
+    @property
+    def tokens(self) -> TokenClasses | None:
+        """Return the classes of the prompt's tokens, once an engine answered."""
+        return None if self.classes is None else TokenClasses(*self.classes)
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the outcome is known."""
+        return self.status is not None
+
+    def classify(self, seen: int, prompt_tokens: int | None) -> Classes:
+        """Put the prompt's tokens into classes, by the engine's count if it told.
+
+        Args:
+            seen: Leading tokens that the fleet had seen before.
+            prompt_tokens: The engine's count.
+        """
+        ours, predicted = self.prompt_tokens, self.predicted_tokens
+        best = max(self.matched)
+        if prompt_tokens is not None and prompt_tokens != ours:
+            self.prompt_tokens = prompt_tokens
+            # Our counts are estimates in the same ratio to the engine's: without
+            # the ratio, a wrong length would look like a wrong view.
+            if ours > 0 and self.grade == "estimated":
+                predicted = predicted * prompt_tokens // ours
+                best = best * prompt_tokens // ours
+                seen = seen * prompt_tokens // ours
+        cached = predicted if self.cached_tokens is None else self.cached_tokens
+        classes = classify(self.prompt_tokens, cached, predicted, best, seen)
+        self.classes = classes
+        return classes
+
+    def cost(self, index: int) -> Cost | None:
+        """Return the cost of candidate *index*, if the policy priced it."""
+        if self._costs is None:
+            return None
+        return self.roster.unpack_costs(self._costs)[index]
+
+    def explained(self) -> dict[str, Any]:
+        """Return the decision as JSON, without an outcome."""
+        return {
+            "request_id": self.request_id,
+            "time": self.time,
+            "path": self.path,
+            "model": self.model,
+            "grade": self.grade,
+            "prompt_tokens": self.prompt_tokens,
+            "policy": self.policy,
+            "chosen": self.chosen,
+            "reason": self.reason,
+            "candidates": self._candidates(),
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Return the decision as JSON; ``outcome`` is null until settled."""
+        return {**self.explained(), "attempts": self.attempts, "outcome": self._end()}
+
+    def _candidates(self) -> list[dict[str, Any]]:
+        positions = {at: index for index, at in enumerate(self.roster.routable)}
+        packed, costs = self._costs, None
+        if packed is not None:
+            costs = list(self.roster.unpack_costs(packed))
+        return [
+            {
+                "backend": name,
+                "state": self.roster.states[at],
+                "view": self.roster.views[at],
+                "matched_tokens": self._tiers(positions.get(at)),
+                "cost": _terms(costs, positions.get(at)),
+            }
+            for at, name in enumerate(self.roster.names)
+        ]
+
+    def _tiers(self, index: int | None) -> dict[str, int]:
+        if index is None:
+            return {"gpu": 0, "host": 0, "disk": 0}
+        host, disk = self._lower[index] if self._lower else (0, 0)
+        return {"gpu": self.matched[index] - host - disk, "host": host, "disk": disk}
+
+    def _end(self) -> dict[str, Any] | None:
+        if self.status is None:
+            return None
+        tokens = self.tokens
+        return {
+            "status": self.status,
+            "error": self.error,
+            "cached_tokens": self.cached_tokens,
+            "predicted_tokens": self.predicted_tokens,
+            "output_tokens": self.output_tokens,
+            "ttft_s": self.ttft_s,
+            "duration_s": self.duration_s,
+            "tokens": None if tokens is None else tokens._asdict(),
+        }
+
+    def __repr__(self) -> str:
+        end = "open" if self.status is None else self.status
+        return f"<Decision {self.request_id} {self.chosen} {self.reason} {end}>"
+
+
+def _terms(costs: Sequence[Cost] | None, index: int | None) -> dict[str, float | None]:
+    cost = None if costs is None or index is None else costs[index]
+    return dict(zip(_COST_KEYS, cost or (None,) * 4, strict=True))

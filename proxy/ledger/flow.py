@@ -1,0 +1,82 @@
+"""Flows: the counters of one model on one backend."""
+
+from bisect import bisect_left
+
+from warmroute.proxy.ledger.histogram import (
+    DURATION_BOUNDS_S,
+    ITL_BOUNDS_S,
+    TTFT_BOUNDS_S,
+    Histogram,
+)
+from warmroute.proxy.ledger.tokens import Classes, TokenTotals
+
+
+class Flow:
+    """Count what one model does on one backend.
+
+    The data port observes ``inter_token`` itself, a gap at a time; everything
+    else is the ledger's. ``choices`` counts the requests sent, by policy and reason.
+    """
+
+    __slots__ = (
+        *("backend", "cached_tokens", "choices", "codes", "duration"),
+        *("first_token", "in_flight", "inter_token", "model", "predicted_tokens"),
+        *("tokens", "unreported"),
+    )
+
+    def __init__(self, model: str, backend: str) -> None:
+        self.model = model
+        self.backend = backend
+        self.in_flight = 0
+        self.choices: dict[tuple[str, str], int] = {}
+        self.codes: dict[int, int] = {}
+        self.duration = Histogram(DURATION_BOUNDS_S)
+        self.first_token = Histogram(TTFT_BOUNDS_S)
+        self.inter_token = Histogram(ITL_BOUNDS_S)
+        self.predicted_tokens = 0
+        self.cached_tokens = 0
+        self.unreported = 0
+        self.tokens = TokenTotals()
+
+    def end(self, status: int, duration_s: float, ttft_s: float | None) -> None:
+        """Count the end of a request; the histograms' `observe` is inlined."""
+        self.in_flight -= 1
+        try:
+            self.codes[status] += 1
+        except KeyError:
+            self.codes[status] = 1
+        histogram = self.duration
+        histogram.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
+        histogram.sum += duration_s
+        if ttft_s is not None:
+            histogram = self.first_token
+            histogram.counts[bisect_left(TTFT_BOUNDS_S, ttft_s)] += 1
+            histogram.sum += ttft_s
+
+    def count_tokens(
+        self, classes: Classes, predicted: int, cached: int | None
+    ) -> None:
+        """Count the prompt tokens of an answered request.
+
+        Args:
+            classes: All of them, by class.
+            predicted: Those that the view promised.
+            cached: Those that the engine reported as cached, if it did.
+        """
+        self.predicted_tokens += predicted
+        if cached is None:
+            self.unreported += 1
+        else:
+            self.cached_tokens += cached
+        self.tokens.add(classes)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return the prompt tokens of answered requests, of all classes."""
+        return self.tokens.snapshot().prompt
+
+    def __repr__(self) -> str:
+        done = sum(self.codes.values())
+        return (
+            f"<Flow {self.model}@{self.backend} done={done} in_flight={self.in_flight}>"
+        )

@@ -1,0 +1,280 @@
+"""What each backend has cached, as far as the proxy can know.
+
+The mirror grade: the view of a backend is what was sent to it, least recently used
+first out, bounded by a learned capacity. What keeps it consistent:
+
+- A prompt enters at dispatch, under a stamp of its own, so that a burst of equal
+  prompts finds the first one's blocks before its answer has begun. When nothing comes
+  of the dispatch, exactly those blocks go again that nobody has used since.
+- The first byte of the answer confirms the blocks and makes them newest, as engines
+  do when they free a request's blocks.
+- A report of fewer cached tokens than promised means that blocks had been evicted.
+  The prompt itself is cached again by then, for the engine has just computed it; so
+  what goes is everything older behind the shortfall, and the learned capacity shrinks
+  when it happens again. A report of more makes it grow.
+- A restart wipes the backend and voids the tickets of requests that were under way.
+"""
+
+from collections.abc import Sequence
+from math import inf, nextafter
+
+from warmroute.policies.kv.capacity import Capacity
+from warmroute.policies.kv.outline import Node, outline
+from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.routing.base import Candidate
+from warmroute.proxy.prompt import Prompt
+from warmroute.proxy.view.lineup import Lineup
+from warmroute.proxy.view.lookup import Lookup, Ticket
+from warmroute.proxy.view.mirror import Mirror
+
+DEFAULT_BLOCK_SIZE = 16
+
+_MAX_LINEUPS = 256
+
+
+class View:
+    """Match prompts against the caches of all backends, and keep the mirror true.
+
+    Every ticket from `dispatched` ends in `confirmed` or `failed`, then perhaps in
+    `realised`. Nothing here does I/O; all times are seconds of one monotonic clock.
+    """
+
+    __slots__ = ("_index", "_lineups", "_mirrors", "_stamp")
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self._index = index
+        self._mirrors: dict[str, Mirror] = {}
+        self._lineups: dict[int, Lineup] = {}
+        self._stamp = 0.0
+
+    def __repr__(self) -> str:
+        return f"<View [Backends: {len(self._mirrors)}, {self._index!r}]>"
+
+    def add_backend(
+        self,
+        name: str,
+        block_size: int | None = DEFAULT_BLOCK_SIZE,
+        capacity_tokens: int | None = None,
+        source: str = "mirror",
+    ) -> None:
+        """Begin to keep the view of a backend; unknown block sizes are taken as 16.
+
+        A backend of that name that is there already is replaced.
+        """
+        if name in self._mirrors:
+            self.remove_backend(name)
+        holder = self._index.add_holder(name)
+        self._mirrors[name] = Mirror(
+            name,
+            self._index.holders.slot(name),
+            holder,
+            block_size or DEFAULT_BLOCK_SIZE,
+            source,
+            Capacity(capacity_tokens),
+        )
+        self._index.set_capacity(holder, capacity_tokens)
+        self._lineups.clear()
+
+    def remove_backend(self, name: str) -> None:
+        """Forget a backend; its name may come back and inherits nothing."""
+        self._mirrors.pop(name).restart()
+        self._index.remove_backend(name)
+        self._lineups.clear()
+
+    def wipe(self, name: str) -> None:
+        """Drop all blocks of a backend whose engine has restarted."""
+        mirror = self._mirrors[name]
+        mirror.restart()
+        self._index.remove_holder(mirror.holder)
+        self._bound(mirror)
+        self._lineups.clear()
+
+    def configure(
+        self,
+        name: str,
+        block_size: int | None = None,
+        capacity_tokens: int | None = None,
+    ) -> None:
+        """Take over what became known of an engine; None leaves as is."""
+        mirror = self._mirrors[name]
+        if block_size and block_size != mirror.block_size:
+            mirror.block_size = block_size
+            self._index.remove_holder(mirror.holder)
+            self._lineups.clear()
+        if capacity_tokens is not None:
+            mirror.capacity.tell(capacity_tokens)
+            self._bound(mirror)
+
+    def match(
+        self,
+        prompt: Prompt,
+        candidates: Sequence[Candidate],
+        bytes_per_token: float,
+        now: float,
+    ) -> Lookup:
+        """Set what each candidate has cached of *prompt*, in whole engine blocks.
+
+        Changes nothing in the view. Hashes each piece once for every block size
+        among the candidates (65 ns a block), then takes O(runs + candidates).
+
+        Args:
+            prompt: What the request asks for.
+            candidates: Where it may go; a list that comes again unchanged is known.
+            bytes_per_token: Of the model, for the estimated grade.
+            now: Time.
+
+        Returns:
+            The tiers of each candidate, and the chains, for `dispatched`.
+        """
+        lineup = self._lineups.get(id(candidates))
+        if lineup is None or len(lineup.mirrors) != len(candidates):
+            lineup = self._line_up(candidates)
+        lookup = Lookup(lineup, self._index, prompt.pieces, bytes_per_token)
+        for candidate, matched in zip(candidates, lookup.matched, strict=True):
+            candidate.matched_tokens = matched
+        return lookup
+
+    def dispatched(self, lookup: Lookup, name: str, now: float) -> Ticket:
+        """Enter the prompt of *lookup* for the backend that it is sent to.
+
+        O(runs) for what is there already, 20 ns for each new block.
+        """
+        stamp = self._stamp = now if now > self._stamp else nextafter(self._stamp, inf)
+        mirror, lineup = self._mirrors.get(name), lookup.lineup
+        at = lineup.places.get(name)
+        if mirror is None or at is None or lineup.mirrors[at] is not mirror:
+            return Ticket(None, [], 0, lookup.bytes_per_token, stamp)
+        # Empty when the block size has changed since the lookup.
+        chains = lookup.chains.get(mirror.block_size)
+        if not chains or mirror.source == "none":
+            return Ticket(None, [], lookup.matched[at], lookup.bytes_per_token, stamp)
+        ticket = Ticket(
+            mirror, chains, lookup.matched[at], lookup.bytes_per_token, stamp
+        )
+        index, holder, capacity = self._index, mirror.holder, mirror.capacity
+        num_new = 0
+        for chain in chains:
+            hashes, tokens = chain.hashes, chain.tokens
+            if lookup.version != index.version:
+                chain.path, chain.depth = index.path(hashes)
+            path = chain.path
+            if ticket.predicted_tokens and len(chains) == 1:
+                used = index.last_used(holder, path)
+                if used is not None and used not in mirror.in_flight:
+                    ticket.distance = capacity.volume - capacity.volume_at(used)
+            num_held = index.insert(holder, hashes, tokens, stamp, path, chain.depth)
+            if path:
+                chain.last = path[-1]
+            ticket.held.append(num_held)
+            num_new += (len(hashes) - num_held) * tokens
+        if num_new:
+            capacity.insert(num_new, stamp)
+        mirror.in_flight.add(stamp)
+        return ticket
+
+    def confirmed(self, ticket: Ticket, now: float) -> None:
+        """Note the first byte of the answer: the blocks are real, and newest."""
+        mirror = ticket.mirror
+        if mirror is None or mirror.incarnation != ticket.incarnation:
+            return
+        mirror.in_flight.discard(ticket.entered)
+        stamp = now if now > self._stamp else nextafter(self._stamp, inf)
+        ticket.stamp = self._stamp = stamp
+        for chain in ticket.chains:
+            self._index.touch(mirror.holder, chain.hashes, stamp, chain.last)
+
+    def failed(self, ticket: Ticket) -> None:
+        """Take back a dispatch of which nothing came; what others use stays.
+
+        An answer that began and was an error may be taken back, too.
+        """
+        mirror = ticket.mirror
+        if mirror is None or mirror.incarnation != ticket.incarnation:
+            return
+        mirror.in_flight.discard(ticket.entered)
+        for chain, held in zip(ticket.chains, ticket.held, strict=True):
+            self._index.rollback(mirror.holder, chain.hashes, held, ticket.stamp)
+
+    def realised(self, ticket: Ticket, cached_tokens: int, now: float) -> None:
+        """Correct the mirror by the engine's report of *cached_tokens*.
+
+        Differences below one block, and in the estimated grade below what the
+        estimate may be off, say nothing.
+        """
+        mirror, distance = ticket.mirror, ticket.distance
+        if mirror is None or mirror.incarnation != ticket.incarnation:
+            return
+        predicted, capacity = ticket.predicted_tokens, mirror.capacity
+        if not mirror.has_hit and (cached_tokens or distance is not None):
+            self._hear(mirror, cached_tokens, predicted)
+        limit = capacity.limit
+        if abs(predicted - cached_tokens) < ticket.tolerance():
+            if distance is not None:
+                capacity.hit(distance)
+        elif cached_tokens < predicted:
+            held = self._index.tokens(mirror.holder)
+            self._truncate(mirror, ticket, cached_tokens)
+            if distance is not None:
+                capacity.miss(distance, held)
+        else:
+            if distance is not None:
+                capacity.hit(distance)
+            capacity.exceed(self._index.tokens(mirror.holder))
+        if capacity.limit != limit:
+            self._bound(mirror)
+
+    def facts(self, name: str) -> dict[str, object]:
+        """Return what `/api/state` shows of the view of a backend."""
+        mirror = self._mirrors[name]
+        return {
+            "source": mirror.source if mirror.is_believed else "none",
+            "blocks": self._index.blocks(mirror.holder),
+            "seq": None,
+            "incarnation": mirror.incarnation,
+            "gaps": 0,
+            "replays": 0,
+            "lag_s": None,
+        }
+
+    def stats(self) -> dict[str, int]:
+        """Return the size of the index over all backends, and its cap."""
+        index = self._index
+        return {
+            "bytes": index.num_bytes,
+            "cap_bytes": index.max_bytes,
+            "blocks": index.num_blocks,
+        }
+
+    def tree(self, name: str, depth: int, now: float | None = None) -> Node:
+        """Return what a backend has as nested runs, *depth* levels deep.
+
+        Ages count from *now*, or from the last use of anything.
+        """
+        return outline(self._index, name, depth, self._stamp if now is None else now)
+
+    def _line_up(self, candidates: Sequence[Candidate]) -> Lineup:
+        if len(self._lineups) >= _MAX_LINEUPS:
+            self._lineups.clear()
+        # A lineup keeps its list, so nothing else can come to have that identity.
+        lineup = Lineup(candidates, self._mirrors)
+        self._lineups[id(candidates)] = lineup
+        return lineup
+
+    def _hear(self, mirror: Mirror, cached_tokens: int, predicted: int) -> None:
+        was_believed = mirror.is_believed
+        mirror.hear(cached_tokens, predicted)
+        if mirror.is_believed != was_believed:
+            self._lineups.clear()
+
+    def _bound(self, mirror: Mirror) -> None:
+        limit = mirror.capacity.limit
+        num_tokens = None if limit is None else int(limit)
+        if self._index.holders.all[mirror.holder].capacity != num_tokens:
+            self._index.set_capacity(mirror.holder, num_tokens)
+
+    def _truncate(self, mirror: Mirror, ticket: Ticket, cached_tokens: int) -> None:
+        """Drop what is older than the prompt and lies behind the shortfall."""
+        chain = ticket.chains[0]
+        keep = ticket.blocks_in(cached_tokens)
+        if len(ticket.chains) == 1 and keep < len(chain.hashes):
+            self._index.truncate(mirror.holder, chain.hashes, keep, ticket.entered)

@@ -1,0 +1,74 @@
+"""What users can name is documented: flags, headers, policies, metrics, files."""
+
+import argparse
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from warmroute.proxy.cli import build_parser
+
+ROOT = Path(__file__).parents[2]
+DOCS = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+README = (ROOT / "README.md").read_text()
+HEADER = re.compile(r"x-[a-z]+(?:-[a-z]+)+")
+
+
+def _flags() -> set[str]:
+    commands = next(
+        action
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    return {
+        flag
+        for command in commands.choices.values()
+        for action in command._actions
+        for flag in action.option_strings
+        if flag not in ("-h", "--help")
+    }
+
+
+@pytest.mark.parametrize("flag", sorted(_flags()))
+def test_flag_is_documented(flag: str) -> None:
+    """Every command-line flag stands in docs/operations.md."""
+    assert f"`{flag}" in DOCS["operations.md"]
+
+
+def _headers() -> set[str]:
+    sources = [*(ROOT / "proxy").glob("*.py"), *(ROOT / "proxy/http").glob("*.py")]
+    text = " ".join(path.read_text().lower() for path in sources)
+    return set(HEADER.findall(text))
+
+
+@pytest.mark.parametrize("header", sorted(_headers()))
+def test_header_is_documented(header: str) -> None:
+    """Every x- header that the data path reads or writes is in its document."""
+    assert header in DOCS["data-path.md"].lower()
+
+
+@pytest.mark.parametrize(
+    "name", sorted(point.name for point in entry_points(group="warmroute.policies"))
+)
+def test_policy_is_documented(name: str) -> None:
+    """Every registered policy stands in docs/routing.md and in the README."""
+    assert f"`{name}`" in DOCS["routing.md"]
+    assert f"`{name}`" in README
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link of the README and the docs names a file that is there."""
+    link = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages += [*(ROOT / "examples").glob("*/README.md"), ROOT / "CONTRIBUTING.md"]
+    for page in pages:
+        for target in link.findall(page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_document_is_reachable_from_the_readme() -> None:
+    """No page of docs/ is an orphan."""
+    text = README + "".join(DOCS.values())
+    for name in DOCS:
+        assert name in text.replace(f"# {name}", ""), name
