@@ -67,8 +67,8 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_document_is_reachable_from_the_readme() -> None:
+@pytest.mark.parametrize("name", sorted(DOCS))
+def test_document_is_reachable(name: str) -> None:
     """No page of docs/ is an orphan."""
-    text = README + "".join(DOCS.values())
-    for name in DOCS:
-        assert name in text.replace(f"# {name}", ""), name
+    others = [text for other, text in DOCS.items() if other != name]
+    assert name in " ".join([README, *others])
