@@ -44,7 +44,7 @@ test: $(STAMP) ## Run all tests, those on real engines included
 
 .PHONY: test-fast
 test-fast: $(STAMP) ## Run the tests that need no engine
-	$(PYTEST) tests --ignore=tests/engines -m "not engines"
+	$(PYTEST) tests -m "not engines"
 
 .PHONY: check
 check: lint types layers docs-check configs ## Check style, types, layers, docs, configs

@@ -123,6 +123,7 @@ class TestEnvironment:
         files.load(
             MINIMAL,
             {
+                "WARMROUTE_CACHE": "/var/cache",
                 "WARMROUTE_SERVICE_HOST": "10.0.0.1",
                 "WARMROUTE_SERVICE_PORT": "80",
                 "WARMROUTE_SERVICE_PORT_HTTP": "80",
