@@ -17,6 +17,7 @@ REFERENCE := docs/configuration.md
 CONFIGS := $(sort $(wildcard examples/*/config*.yaml examples/00_minimal/*.yaml))
 PYTEST := $(BIN)/pytest
 BENCH ?=
+ARGS ?=
 
 .PHONY: help
 help: ## Show this text
@@ -35,8 +36,8 @@ $(STAMP):
 install: $(STAMP) ## Make .venv with the package and all developer tools
 
 .PHONY: run
-run: $(STAMP) ## Run the main example: two engines, round robin against warmroute
-	$(BIN)/python examples/01_two_vllm/run.py
+run: $(STAMP) ## Run the main example on two engines (ARGS="--conversations 6")
+	$(BIN)/python examples/01_two_vllm/run.py $(ARGS)
 
 .PHONY: test
 test: $(STAMP) ## Run all tests, those on real engines included

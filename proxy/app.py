@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from aiohttp import web
-
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy import logs
 from warmroute.proxy.admin import make_admin
+from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
 from warmroute.proxy.config import Address, Config, backend_config
 from warmroute.proxy.fleet import Fleet
@@ -76,7 +75,7 @@ class App:
         )
         self.tracer = _tracer(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
-        self._admin: web.AppRunner | None = None
+        self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
         self.administering: tuple[str, int] | None = None
@@ -139,17 +138,8 @@ class App:
         )
 
     async def _start_admin(self, host: str, port: int) -> None:
-        runner = web.AppRunner(
-            make_admin(self._admin_state(host)),
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=_FAREWELL_S,
-        )
-        await runner.setup()
-        self._admin = runner
-        await web.TCPSite(runner, host, port).start()
-        address = runner.addresses[0]
-        self.administering = (address[0], address[1])
+        self._admin = AdminListener(make_admin(self._admin_state(host)), _FAREWELL_S)
+        self.administering = await self._admin.start(host, port)
 
     def _admin_state(self, host: str) -> AdminState:
         token = self.config.admin_token
@@ -184,7 +174,12 @@ class App:
 
     def _learned(self, name: str) -> Learned:
         candidate = self.fleet.backends[name].candidate
-        return Learned(candidate.rate, candidate.itl_s)
+        # Both have assumed values before the first sample; the first one of a
+        # stream replaces the scale of 1 altogether.
+        return Learned(
+            candidate.rate if candidate.busy else None,
+            candidate.itl_s if candidate.speed.scale != 1.0 else None,
+        )
 
     def _add_backend(self, entry: Mapping[str, Any]) -> str:
         config = backend_config(entry)
@@ -217,7 +212,7 @@ class App:
         if not is_hurried:
             await self.port.drained(_FAREWELL_S)
         if self._admin is not None:
-            await self._admin.cleanup()
+            await self._admin.close()
         await self.fleet.close()
         if self.tracer is not None:
             await self.tracer.close(0.1 if is_hurried else _FLUSH_S)

@@ -7,10 +7,10 @@ which releases the load exactly once.
 
 import asyncio
 import logging
-import ssl
 from typing import TYPE_CHECKING
 
 from warmroute.policies.errors import ClientError
+from warmroute.proxy.failures import connect_failure, lost, stood_still, unreachable
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.inbound import ClientConnection
 from warmroute.proxy.http.outbound import Answer, UpstreamConnection
@@ -21,11 +21,12 @@ from warmroute.proxy.telemetry.request_trace import RequestTrace
 
 if TYPE_CHECKING:
     from warmroute.proxy.port import DataPort
-    from warmroute.proxy.router import Routing
+    from warmroute.proxy.routing import Routing
 
 logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
+_AGED_S = 1.0
 
 
 class Exchange:
@@ -43,9 +44,9 @@ class Exchange:
     """
 
     __slots__ = (
-        *("_answer", "_asks_usage", "_body", "_client", "_connecting", "_excluded"),
+        *("_asks_usage", "_body", "_client", "_connecting", "_excluded"),
         *("_head", "_is_paused", "_is_settled", "_num_lost", "_port", "_relay"),
-        *("_routing", "_started_at", "_trace", "_ttft_s", "_upstream"),
+        *("_routing", "_sent_at", "_started_at", "_trace", "_ttft_s", "_upstream"),
     )
 
     def __init__(
@@ -66,10 +67,9 @@ class Exchange:
         self._asks_usage = asks_usage
         self._routing = routing
         self._trace = trace
-        self._started_at = started_at
+        self._started_at = self._sent_at = started_at
         self._connecting: asyncio.Task[None] | None = None
         self._upstream: UpstreamConnection | None = None
-        self._answer: Answer | None = None
         self._relay: Relay | None = None
         self._excluded: list[str] = []
         self._num_lost = 0
@@ -91,7 +91,7 @@ class Exchange:
         if self._close_upstream() is not None:
             self._port.abandoned(self._routing)
         self._port.fleet.abandoned(self._routing.backend)
-        self._settle(CLIENT_GONE, error="client_gone")
+        self._settle(CLIENT_GONE, "client_gone")
 
     def client_writable(self, writable: bool) -> None:
         """Let the client's pace be the engine's."""
@@ -107,17 +107,11 @@ class Exchange:
         connection = self._close_upstream()
         if self._is_paused:
             self._port.fleet.abandoned(self._routing.backend)
-            self._settle(CLIENT_GONE, error="client_timeout")
+            self._settle(CLIENT_GONE, "client_timeout")
             self._client.abort()
             return
         self._blame("timeout")
-        error = ClientError(
-            504,
-            "upstream_timeout",
-            f"backend {self._routing.backend.name} sent nothing for too long "
-            "(timeouts.first_byte_s, timeouts.idle_s)",
-        )
-        self._fail(error, connection)
+        self._fail(stood_still(self._routing.backend.name), connection)
 
     def interrupted(self) -> None:
         """End because the process does, after its time to drain ran out."""
@@ -141,7 +135,7 @@ class Exchange:
                 connection = await self._port.connect(self._routing.backend)
         except (OSError, TimeoutError) as error:
             self._connecting = None
-            reason = _connect_failure(error)
+            reason = connect_failure(error)
             self._blame(reason)
             self._retry(reason)
             return
@@ -156,6 +150,7 @@ class Exchange:
     def _send(self, connection: UpstreamConnection, now: float) -> None:
         port, routing, head, body = self._port, self._routing, self._head, self._body
         self._upstream = connection
+        self._sent_at = now
         traceparent = None
         if self._trace is not None:
             traceparent = routing.trace_attempt(self._trace, now)
@@ -181,22 +176,15 @@ class Exchange:
                 routing.again(reason, now)
                 self._attempt(now)
                 return
-        error = ClientError(
-            502,
-            "upstream_unreachable",
-            f"backend {routing.backend.name} did not answer ({reason}), and no "
-            "other could take the request",
-            retry_after_s=1,
-        )
-        self._fail(error)
+        self._fail(unreachable(routing.backend.name, reason))
 
     # Receiver
 
     def answer_started(self, answer: Answer) -> Relay:
         """Take the head of the engine's answer."""
         port, head, routing = self._port, self._head, self._routing
-        self._answer = answer
-        routing.confirmed(port.clock())
+        now = port.clock()
+        routing.confirmed(now)
         if answer.status >= 500:
             self._blame(f"status {answer.status}")
         lines = b"x-request-id: %b\r\n" % head.request_id
@@ -208,7 +196,9 @@ class Exchange:
             head,
             answer,
             port.clock,
+            now,
             port.timeouts.idle_s,
+            routing.gaps,
             lines,
             head.keeps_alive and not port.is_draining,
             self._asks_usage,
@@ -222,41 +212,40 @@ class Exchange:
         if self._trace is not None:
             self._trace.first_token(now)
 
-    def next_token(self, gap_s: float) -> None:
-        """Learn of a further token, *gap_s* seconds after the one before."""
-        self._routing.next_token(gap_s)
-
     def progressed(self) -> None:
         """Learn that the answer moves on."""
-        if self._answer is not None and self._answer.status < 400:
-            self._port.fleet.progressed(self._routing.backend)
+        self._port.fleet.progressed(self._routing.backend)
 
     def answer_ended(self) -> None:
         """Give the connection back, then settle."""
-        port, routing, answer, relay = (
-            *(self._port, self._routing),
-            *(self._answer, self._relay),
-        )
-        assert answer is not None
+        port, routing, relay = self._port, self._routing, self._relay
         assert relay is not None
-        usage = relay.end()
+        usage, now = relay.end(), port.clock()
         connection, self._upstream = self._upstream, None
         if connection is not None:
             if self._is_paused:
                 connection.resume()
-            port.pool(routing.backend).release(connection, port.clock())
-        if answer.status < 400:
+            port.pool(routing.backend).release(connection, now)
+        status = relay.status
+        if status < 400:
             port.fleet.succeeded(routing.backend)
-        elif answer.status < 500:
+        elif status < 500:
             port.fleet.abandoned(routing.backend)
-        self._settle(answer.status, usage=usage)
-        self._client.finished(keep_alive=relay.keeps_alive)
+        try:
+            self._settle(status, None, usage, now)
+        finally:
+            self._client.finished(keep_alive=relay.keeps_alive)
 
     def answer_lost(self, reason: str) -> None:
         """Retry where nothing came yet; else tell the client what happened."""
         connection, self._upstream = self._upstream, None
-        # A kept connection may die of old age: no fault of the backend.
-        is_aged = connection is not None and connection.is_reused
+        # A kept connection may die of old age: no fault of the backend. Later, the
+        # engine was at work on this request.
+        is_aged = (
+            connection is not None
+            and connection.is_reused
+            and self._port.clock() - self._sent_at < _AGED_S
+        )
         if connection is None or not connection.has_answered:
             if not is_aged:
                 self._blame(reason)
@@ -264,14 +253,7 @@ class Exchange:
             self._retry(reason, may_repeat=is_aged)
             return
         self._blame(reason)
-        error = ClientError(
-            502,
-            "upstream_lost",
-            f"backend {self._routing.backend.name} failed during the answer ({reason})",
-        )
-        self._fail(error, connection)
-
-    # ends
+        self._fail(lost(self._routing.backend.name, reason), connection)
 
     def _close_upstream(self) -> UpstreamConnection | None:
         if self._connecting is not None:
@@ -289,34 +271,33 @@ class Exchange:
     ) -> None:
         """End with an error of ours, in the form that still fits the answer."""
         relay = self._relay
-        if relay is not None and self._answer is not None:
-            self._settle(self._answer.status, error=error.code)
+        if relay is not None:
+            self._settle(relay.status, error.code)
             at_boundary = connection is None or connection.at_chunk_boundary
             relay.fail(error, at_boundary=at_boundary)
             return
         head = self._head
         keeps_alive = head.keeps_alive and not self._port.is_draining
-        self._settle(error.status, error=error.code)
+        self._settle(error.status, error.code)
         self._client.write(error_answer(error, head.request_id, close=not keeps_alive))
         self._client.finished(keep_alive=keeps_alive)
 
     def _settle(
-        self, status: int, *, usage: Usage | None = None, error: str | None = None
+        self,
+        status: int,
+        error: str | None,
+        usage: Usage | None = None,
+        now: float | None = None,
     ) -> None:
         """Release the load and close the record; the first call counts."""
         if self._is_settled:
             return
         self._is_settled = True
         self._relay = None  # it refers to this exchange: no garbage in a ring
-        now, routing = self._port.clock(), self._routing
-        routing.settle(
-            status,
-            now,
-            duration_s=now - self._started_at,
-            ttft_s=self._ttft_s,
-            usage=usage,
-            error=error,
-        )
+        routing = self._routing
+        if now is None:
+            now = self._port.clock()
+        routing.settle(status, now, now - self._started_at, self._ttft_s, usage, error)
         if self._trace is not None:
             self._trace.end(
                 now,
@@ -325,12 +306,3 @@ class Exchange:
                 error_type=error,
                 response_id=usage.answer_id if usage else None,
             )
-
-
-def _connect_failure(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return "connect_timeout"
-    if isinstance(error, ssl.SSLError):
-        verified = not isinstance(error, ssl.SSLCertVerificationError)
-        return "tls_failed" if verified else "bad_certificate"
-    return "refused" if isinstance(error, ConnectionRefusedError) else "unreachable"

@@ -20,7 +20,8 @@ from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
-from warmroute.proxy.router import Router, Routing
+from warmroute.proxy.router import Router
+from warmroute.proxy.routing import Routing
 from warmroute.proxy.telemetry import Tracer
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 
@@ -74,6 +75,7 @@ class DataPort:
             timeouts.header_s,
             timeouts.body_s,
             timeouts.keep_alive_s,
+            timeouts.idle_s,
         )
         self._max_connections = limits.connections
         self.scheme = b"https" if config.tls is not None else b"http"

@@ -1,5 +1,6 @@
 """An engine's answer on its way to the client: its head, its bytes, its tokens."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Protocol
 
@@ -11,8 +12,10 @@ from warmroute.proxy.http.reframe import Reframer, without_transfer_encoding
 from warmroute.proxy.http.reply import error_event
 from warmroute.proxy.http.splice import UsageFilter
 from warmroute.proxy.http.watch import AnswerWatch, StreamWatch, Usage
+from warmroute.proxy.ledger.histogram import ITL_BOUNDS_S, Histogram
 
 _PROGRESS_S = 0.25
+_AFTER_FAILURE_S = 1.0
 
 
 class Owner(Protocol):
@@ -21,11 +24,8 @@ class Owner(Protocol):
     def first_token(self, now: float) -> None:
         """Learn when the first token came."""
 
-    def next_token(self, gap_s: float) -> None:
-        """Learn of a further token, *gap_s* seconds after the one before."""
-
     def progressed(self) -> None:
-        """Learn now and then that the answer moves on."""
+        """Learn now and then that a good answer moves on."""
 
 
 class Relay:
@@ -37,15 +37,18 @@ class Relay:
         head: The request that it answers.
         answer: The engine's head.
         clock: Monotonic seconds.
+        now: When the head had come.
         idle_s: How long neither side may stand still.
+        gaps: Counts the seconds between two tokens.
         extra_lines: Header lines to add.
         keeps_alive: Whether the client's connection may stay open after it.
         hides_usage: Whether the usage event of a stream is ours alone.
     """
 
     __slots__ = (
-        *("_answer", "_client", "_clock", "_idle_s", "_owner", "_pending"),
-        *("_progress_at", "_reframer", "_token_at", "_watch", "keeps_alive"),
+        *("_answer", "_client", "_clock", "_gaps", "_idle_s", "_now", "_owner"),
+        *("_pending", "_progress_at", "_reframer", "_token_at", "_watch"),
+        *("keeps_alive", "status"),
     )
 
     def __init__(
@@ -55,7 +58,9 @@ class Relay:
         head: RequestHead,
         answer: Answer,
         clock: Callable[[], float],
+        now: float,
         idle_s: float,
+        gaps: Histogram,
         extra_lines: bytes,
         keeps_alive: bool,
         hides_usage: bool,
@@ -63,15 +68,20 @@ class Relay:
         self._owner = owner
         self._client = client
         self._answer = answer
+        self.status = answer.status
         self._clock = clock
+        self._now = now
         self._idle_s = idle_s
-        self._progress_at = 0.0
+        self._gaps = gaps
+        # What ends at once is told as a success, not as progress.
+        self._progress_at = now + _PROGRESS_S
         self._token_at: float | None = None
         self._watch: AnswerWatch | StreamWatch | None = None
         self._reframer: Reframer | None = None
         raw, kind = answer.raw, answer.content_type
         if kind[:17] == b"text/event-stream":
             self._watch = StreamWatch()
+            self._progress_at = 0.0
             extra_lines += b"x-accel-buffering: no\r\n"
         else:
             hides_usage = False
@@ -93,13 +103,17 @@ class Relay:
 
     def body(self, piece: bytes) -> None:
         """See a piece of the body without its framing, before `data`."""
+        now = self._now
+        if not self._pending:  # else the head has just come
+            self._now = now = self._clock()
         watch = self._watch
         if watch is not None and watch.feed(piece):
-            now = self._clock()
             if self._token_at is None:
                 self._owner.first_token(now)
             else:
-                self._owner.next_token(now - self._token_at)
+                gaps, gap_s = self._gaps, now - self._token_at
+                gaps.counts[bisect_left(ITL_BOUNDS_S, gap_s)] += 1
+                gaps.sum += gap_s
             self._token_at = now
         if self._reframer is not None:
             self._reframer.feed(piece)
@@ -114,11 +128,12 @@ class Relay:
             self._pending = b""
         if data:
             client.write(data)
-        now = self._clock()
+        now = self._now
         client.deadline = now + self._idle_s
         if now > self._progress_at:
             self._progress_at = now + _PROGRESS_S
-            self._owner.progressed()
+            if self.status < 400:
+                self._owner.progressed()
 
     def end(self) -> Usage | None:
         """End the body; returns what the answer reported."""
@@ -133,8 +148,12 @@ class Relay:
         chunked = answer.chunked if self._reframer is None else self._reframer.chunked
         fits = self._reframer is not None or (chunked and at_boundary)
         if is_stream and (fits or answer.body_until_close):
-            self._client.write(self._pending + error_event(error, chunked=chunked))
-            self._client.finished(keep_alive=False)
+            client = self._client
+            client.write(self._pending + error_event(error, chunked=chunked))
+            client.finished(keep_alive=self.keeps_alive)
+            # Closed soon; at once would catch the next request of a client that
+            # keeps connections and has read that this answer is complete.
+            client.deadline = min(client.deadline, self._clock() + _AFTER_FAILURE_S)
         else:
             self._client.abort()
 

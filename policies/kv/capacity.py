@@ -90,7 +90,8 @@ class Capacity:
         self._hits += 1
         if self._hits % _WINDOW_HITS == 0:
             self._reach_before, self._reach = self._reach, -1
-        self._reach = max(self._reach, distance)
+        if distance > self._reach:
+            self._reach = distance
         if distance >= self._missed:
             self._strikes = 0
         if self.limit is not None and distance > self.limit:

@@ -62,6 +62,10 @@ class Run:
         """Order runs of equal age and depth, for heaps: any fixed order will do."""
         return self.hashes < other.hashes
 
+    def __hash__(self) -> int:
+        """Hash by identity; compiled, a class with an order has no other hash."""
+        return id(self) >> 4
+
     @property
     def end(self) -> int:
         """Number of blocks up to and with the last one of this run."""

@@ -122,7 +122,9 @@ class Admin:
                 404,
                 "decision_not_found",
                 f"no decision of request {request_id!r} is kept "
-                "(it is older than the ring, or was never routed); "
+                "(it is older than the ring, or was never routed; ids over 128 "
+                "characters or with others than A-Za-z0-9._- were replaced, and the "
+                "x-request-id of the answer is the one in force); "
                 "raise decisions.records to keep more",
             )
         return _json(decision.record())
@@ -206,14 +208,14 @@ def _fence(guard: Guard) -> Any:
             )
             return await handler(request)
         except ClientError as error:
-            return _refuse(error)
+            return refuse(error)
         except web.HTTPException as error:
             return _refuse_http(error, request)
         except WarmrouteError as error:
-            return _refuse(ClientError(502, "backend_failed", str(error)))
+            return refuse(ClientError(502, "backend_failed", str(error)))
         except Exception:
             logger.exception("admin_request_failed", extra={"path": request.path})
-            return _refuse(
+            return refuse(
                 ClientError(
                     500, "internal_error", "the admin server failed; see the log"
                 )
@@ -222,7 +224,8 @@ def _fence(guard: Guard) -> Any:
     return fence
 
 
-def _refuse(error: ClientError) -> web.Response:
+def refuse(error: ClientError) -> web.Response:
+    """Return the answer that tells *error*, in the one shape."""
     response = web.Response(
         body=error_body(error), status=error.status, content_type="application/json"
     )
@@ -238,7 +241,7 @@ def _refuse_http(error: web.HTTPException, request: web.Request) -> web.Response
     message = f"{request.method} {request.path}: {error.reason.lower()}"
     if error.status == 413:
         message += f" (allowed: {MAX_BODY_BYTES} bytes)"
-    response = _refuse(
+    response = refuse(
         ClientError(error.status, code.get(error.status, "bad_request"), message)
     )
     if hdrs.ALLOW in error.headers:
@@ -260,6 +263,10 @@ def _decode(body: bytes, kind: type[_T]) -> _T:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ClientError(400, "body_invalid", f"body: {error}") from error
+    except RecursionError:
+        raise ClientError(
+            400, "body_invalid", "body: nested too deep; send a flatter one"
+        ) from None
 
 
 def _number(request: web.Request, key: str, default: int, most: int) -> int:

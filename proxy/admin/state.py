@@ -221,12 +221,13 @@ class AdminState:
             "source": "none",
             "blocks": 0,
             "seq": None,
-            "incarnation": backend.incarnation,
             "gaps": 0,
             "replays": 0,
             "lag_s": None,
         }
-        return {**blank, **self.view.facts(backend.name)}
+        facts = self.view.facts(backend.name)
+        # The view counts restarts from its own start; the fleet's number is logged.
+        return {**blank, **facts, "incarnation": backend.incarnation}
 
 
 def _without_credentials(url: str) -> str:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from warmroute.proxy.config.draft import Path
+from warmroute.proxy.config.draft import Path, dotted
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,15 @@ class Key:
             for word in get_args(leaf)
         ]
 
+    @property
+    def limits(self) -> str:
+        """The range of a number in words, such as ``from 1 to 5``; may be empty."""
+        bounds = self.field.metadata if self.field else []
+        low = [f"from {one.ge}" for one in bounds if isinstance(one, Ge)]
+        low += [f"above {one.gt}" for one in bounds if isinstance(one, Gt)]
+        high = [f"to {one.le}" for one in bounds if isinstance(one, Le)]
+        return " ".join([*low, *high])
+
     def children(self) -> dict[str, "Key"]:
         """Return the named keys of the section that may stand here."""
         section = self.section
@@ -79,6 +89,11 @@ class Key:
         for step in path:
             key = key and key.child(step)
         return key
+
+    def homes(self, name: str) -> list[str]:
+        """List the sections below this key that have a key of that name."""
+        places = {path[:-1] for path, _ in self.walk() if path[-1] == name}
+        return sorted(dotted(place).replace("[0]", "[]") for place in places)
 
     def walk(self, path: Path = ()) -> Iterator[tuple[Path, "Key"]]:
         """Yield every key below this one with its path; a list's items are 0."""

@@ -84,8 +84,9 @@ class Config(Section):
     )
     admin: OptionalAddress = Field(
         default=DEFAULT_ADMIN,
-        description="Address of the admin port: dashboard, metrics and API; or `off`. "
-        "Beyond loopback it demands `admin_token`.",
+        description="Address of the admin port: probes, metrics, and the JSON API of "
+        "state, decisions and backends; or `off`. Beyond loopback it demands "
+        "`admin_token`.",
     )
     admin_token: Secret = Field(
         default=None,

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 
-from annotated_types import Ge, Gt, Le
 from pydantic_core import PydanticUndefined
 
 from warmroute.policies.registry import policies
@@ -121,11 +120,7 @@ def _scalar(name: str, key: Key) -> str:
     if key.annotation not in (int, float):
         return "a string"
     kind = "a size" if name.endswith("_bytes") else "a number"
-    bounds = key.field.metadata if key.field else []
-    low = [f"from {one.ge}" for one in bounds if isinstance(one, Ge)]
-    low += [f"above {one.gt}" for one in bounds if isinstance(one, Gt)]
-    high = [f"to {one.le}" for one in bounds if isinstance(one, Le)]
-    return " ".join([kind, *low, *high])
+    return f"{kind} {key.limits}".rstrip()
 
 
 def _default(key: Key) -> str:

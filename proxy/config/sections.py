@@ -56,7 +56,7 @@ class LimitsConfig(Section):
         description="Body of a request; more is answered 413.",
     )
     connections: Count = Field(
-        default=16_384, description="Open client connections; more are closed at once."
+        default=8192, description="Open client connections; more are closed at once."
     )
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from warmroute.proxy.config.backend import KV_EVENTS_FORMS
-from warmroute.proxy.config.draft import Draft, Path, shown, unknown
+from warmroute.proxy.config.draft import MAX_SHOWN, Draft, Path, shown, unknown
 from warmroute.proxy.config.keys import Key
 
 M = TypeVar("M", bound=BaseModel)
@@ -76,17 +76,27 @@ def _describe(detail: ErrorDetails, path: Path, root: Key) -> str:
         return f"must not be empty{_purpose(key)}"
     if kind in _BOUNDS:
         words, bound = _BOUNDS[kind]
-        return f"{shown(value)} is out of range (allowed: {words} {context[bound]})"
+        allowed = (key.limits if key else "") or f"{words} {context[bound]}"
+        return f"{shown(value)} is out of range (allowed: {allowed})"
     expected = _EXPECTED.get(kind.split("_")[0])
     if expected and kind.endswith(_MISTYPED):
-        quote = "; put it in quotes" if _needs_quotes(kind, value) else ""
-        return f"expected {expected}{got}{quote}"
+        if expected == "a number" and str(path[-1]).endswith("_s"):
+            expected = "a number of seconds"
+        return f"expected {expected}{got}{_remedy(kind, value, path, key)}"
     message = re.sub(r"^Value error, ", "", detail["msg"])
     return f"{message[:1].lower()}{message[1:]}{got}"
 
 
-def _needs_quotes(kind: str, value: object) -> bool:
-    return kind == "string_type" and isinstance(value, int | float)
+def _remedy(kind: str, value: object, path: Path, key: Key | None) -> str:
+    if not isinstance(value, str | int | float):
+        return ""
+    if kind == "string_type":
+        return "; put it in quotes"
+    names = list(key.children()) if key else []
+    if kind == "model_type" and len(names) == 1:
+        text = value if isinstance(value, str) else shown(value)
+        return f"; did you mean `{path[-1]}: {{{names[0]}: {text[:MAX_SHOWN]}}}`?"
+    return ""
 
 
 def _purpose(key: Key | None) -> str:
@@ -95,11 +105,18 @@ def _purpose(key: Key | None) -> str:
 
 
 def _describe_unknown_key(path: Path, root: Key) -> str:
-    section = root.at(path[:-1])
-    return unknown("key", str(path[-1]), section.children() if section else ())
+    section, name = root.at(path[:-1]), str(path[-1])
+    message = unknown("key", name, section.children() if section else ())
+    homes = [f"`{home}`" if home else "the top level" for home in root.homes(name)]
+    if homes and "did you mean" not in message:
+        message += f"; it belongs under {' or '.join(homes)}"
+    return message
 
 
 def _describe_word(value: object, key: Key) -> str:
     if isinstance(value, str):
         return unknown("value", value, key.words)
-    return f"expected one of {', '.join(key.words)}, got {shown(value)}"
+    message = f"expected one of {', '.join(key.words)}, got {shown(value)}"
+    if isinstance(value, bool):
+        message += "; YAML reads a bare on, off, yes or no as true or false"
+    return message

@@ -1,13 +1,15 @@
 """The head of an engine's answer: what the proxy reads, what it passes on."""
 
-_HOP_BY_HOP = (
+# What ends with this connection, and the id that the proxy writes itself.
+_DROPPED = (
     b"connection",
     b"keep-alive",
     b"proxy-connection",
     b"upgrade",
     b"trailer",
+    b"x-request-id",
 )
-_HOP_BY_HOP_LINES = tuple(b"\r\n%b:" % name for name in _HOP_BY_HOP)
+_DROPPED_LINES = tuple(b"\r\n%b:" % name for name in _DROPPED)
 
 
 class Answer:
@@ -16,12 +18,19 @@ class Answer:
     Args:
         status: Its status, from llhttp.
         raw: Status line and header lines, as received, without the blank line.
+        like: An answer whose head is the same but for the number of its length.
     """
 
     __slots__ = ("body_until_close", "chunked", "content_type", "raw", "status")
 
-    def __init__(self, status: int, raw: bytes) -> None:
+    def __init__(self, status: int, raw: bytes, like: "Answer | None" = None) -> None:
         self.status = status
+        self.raw = raw
+        self.content_type = b""
+        self.chunked = self.body_until_close = False
+        if like is not None:
+            self.content_type = like.content_type
+            return
         lower = raw.lower()
         may_have_body = status not in (204, 304)
         self.chunked = may_have_body and b"\r\ntransfer-encoding:" in lower
@@ -29,17 +38,15 @@ class Answer:
             may_have_body and not self.chunked and b"\r\ncontent-length:" not in lower
         )
         at = lower.find(b"\r\ncontent-type:")
-        self.content_type = b""
         if at >= 0:
             self.content_type = lower[at + 15 : lower.index(b"\r\n", at + 15)].strip()
-        self.raw = raw
-        for line in _HOP_BY_HOP_LINES:
+        for line in _DROPPED_LINES:
             if line in lower:
-                self.raw = _without_hop_by_hop(raw)
+                self.raw = _without_dropped(raw)
                 break
 
 
-def _without_hop_by_hop(raw: bytes) -> bytes:
+def _without_dropped(raw: bytes) -> bytes:
     lines = raw.split(b"\r\n")
     named = {
         token.strip().lower()
@@ -50,6 +57,5 @@ def _without_hop_by_hop(raw: bytes) -> bytes:
     return b"\r\n".join(
         line
         for line in lines
-        if (key := line.partition(b":")[0].lower()) not in _HOP_BY_HOP
-        and key not in named
+        if (key := line.partition(b":")[0].lower()) not in _DROPPED and key not in named
     )

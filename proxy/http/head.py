@@ -1,7 +1,8 @@
 """Request heads: what passes to the engine, what stays, what is added."""
 
-import random
+import os
 import re
+from itertools import count
 
 from warmroute.policies.errors import ClientError
 
@@ -45,6 +46,8 @@ _INTERESTING = _OWN | {
 }
 _AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
+_ID_START = os.urandom(8).hex().encode()
+_id_counts = count()
 
 
 class RequestHead:
@@ -105,7 +108,8 @@ class RequestHead:
 
 
 def _new_id() -> bytes:
-    return b"%032x" % random.getrandbits(128)
+    # Unique and not secret, so the process draws its randomness once.
+    return b"%b%016x" % (_ID_START, next(_id_counts))
 
 
 def _keeps_alive(version: str, fields: dict[bytes, bytes]) -> bool:
@@ -126,6 +130,10 @@ def _join(key: bytes, first: bytes, second: bytes) -> bytes:
 
 
 def _check_framing(version: str, fields: dict[bytes, bytes]) -> None:
+    if version not in ("1.0", "1.1"):
+        raise ClientError(
+            400, "bad_request", f"HTTP/{version} is not served; send HTTP/1.1"
+        )
     coding = fields.get(b"transfer-encoding")
     if coding is not None and (version != "1.1" or coding.lower() != b"chunked"):
         raise ClientError(

@@ -64,7 +64,8 @@ class ClientConnection(asyncio.Protocol):
     """One client; reads requests, and writes what the work says."""
 
     __slots__ = (
-        *("_is_starting", "_port", "_reader", "_reading_paused", "_work"),
+        *("_is_choked", "_is_starting", "_port", "_reader", "_reading_paused"),
+        *("_unsent", "_work"),
         *("deadline", "peer", "transport", "write"),
     )
 
@@ -76,8 +77,10 @@ class ClientConnection(asyncio.Protocol):
         self._port = port
         self._reader = RequestReader(port.read_limits)
         self._work: Work | None = None
+        self._is_choked = False  # the client takes less than it is sent
         self._is_starting = False
         self._reading_paused = False
+        self._unsent = _NEVER
         self.deadline = _NEVER
         self.peer = b"unknown"
 
@@ -94,15 +97,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.close()
             return
         self.deadline = time.monotonic() + self._port.read_limits.keep_alive_s
-        reader = self._reader
-        if reader.ready:
-            self._next()
-            return
-        if reader.message_bytes:
-            self._await_rest()
-        if self._reading_paused and not self.transport.is_closing():
-            self._reading_paused = False
-            self.transport.resume_reading()
+        self._turn()
 
     def abort(self) -> None:
         """Cut the connection, so that a truncated answer shows as one."""
@@ -114,6 +109,8 @@ class ClientConnection(asyncio.Protocol):
         reader = self._reader
         if self._work is not None:
             self._work.expired()
+        elif self._takes_more():
+            self.deadline = time.monotonic() + self._port.read_limits.idle_s
         elif reader.is_over or self.transport.is_closing():
             self.transport.abort()
         elif reader.message_bytes:
@@ -167,19 +164,21 @@ class ClientConnection(asyncio.Protocol):
         if reader.is_over:
             return
         limits = self._port.read_limits
-        if self._work is None and not reader.message_bytes:
+        is_free = self._work is None and not self._is_choked
+        if is_free and not reader.message_bytes:
             known = reader.known
             if (
                 known is not None
                 and reader.limits is limits
-                and (body := known.body_of(data)) is not None
+                and (end := known.end_in(data))
             ):
-                known.head.repeat()
-                self._start(known.head, body)
+                head = known.head
+                head.repeat()
+                self._start(head, data[end:])
                 return
             self.deadline = time.monotonic() + limits.header_s
         reader.feed(data, limits)
-        if self._work is None:
+        if is_free:
             if reader.ready:
                 self._next()
             elif reader.head is not None:
@@ -203,15 +202,39 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Hold the engine back: the client reads too slowly."""
+        self._is_choked = True
         if self._work is not None:
             self._work.client_writable(False)
 
     def resume_writing(self) -> None:
-        """Let the engine go on."""
+        """Let the engine go on, or the next request begin."""
+        self._is_choked = False
         if self._work is not None:
             self._work.client_writable(True)
+        else:
+            self._turn()
 
     # internals
+
+    def _turn(self) -> None:
+        """Turn to the next request, or to reading it, unless the client is choked."""
+        reader = self._reader
+        if self._is_choked or self.transport.is_closing():
+            return
+        if reader.ready:
+            self._next()
+            return
+        if reader.message_bytes:
+            self._await_rest()
+        if self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    def _takes_more(self) -> bool:
+        """Tell whether the client has taken some of what is still unsent."""
+        unsent = self.transport.get_write_buffer_size()
+        before, self._unsent = self._unsent, unsent or _NEVER
+        return 0 < unsent < before
 
     def _await_rest(self) -> None:
         """Give the request that is being read the time of its part."""
@@ -228,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
         ready = self._reader.ready
         self._is_starting = True
         try:
-            while ready and self._work is None and not self.transport.is_closing():
+            while ready and self._work is None and self._is_open():
                 request = ready.popleft()
                 if isinstance(request, ClientError):
                     self._refuse(request)
@@ -240,6 +263,9 @@ class ClientConnection(asyncio.Protocol):
             raise
         finally:
             self._is_starting = False
+
+    def _is_open(self) -> bool:
+        return not self._is_choked and not self.transport.is_closing()
 
     def _start(self, head: RequestHead, body: bytes) -> None:
         limits = self._port.read_limits

@@ -11,6 +11,7 @@ from typing import Protocol
 import httptools
 
 from warmroute.proxy.http.answer import Answer
+from warmroute.proxy.http.repeat import RepeatedHead
 
 __all__ = ["MAX_HEAD_BYTES", "Answer", "Receiver", "Sink", "UpstreamConnection"]
 
@@ -45,7 +46,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         *("_answer", "_at_boundary", "_bodiless", "_complete", "_early", "_excess"),
-        *("_head", "_headers_seen", "_keep_alive", "_parser", "_piece", "_receiver"),
+        *("_head", "_headers_seen", "_keep_alive", "_known", "_parser", "_piece"),
+        *("_receiver",),
         *("_sink", "_tail", "has_answered", "is_reused", "released_at", "transport"),
     )
 
@@ -57,6 +59,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._answer: Answer | None = None
         self._head = b""
+        self._known: RepeatedHead[Answer] | None = None
         self._early: list[bytes] = []
         self._bodiless = False
         self._excess = False
@@ -132,11 +135,24 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if self._answer is None:
             self.has_answered = True
-            self._read_head(receiver, data)
-        elif self._feed(data) and self._fits(self._answer, data) and self._sink:
-            self._sink.data(data)
+            known = self._known
+            if (
+                known is not None
+                and not self._head
+                and not self._bodiless
+                and (end := known.end_in(data))
+            ):
+                self._repeat(receiver, known.head, data, end)
+            else:
+                self._read_head(receiver, data)
         else:
-            return
+            self._tail = data if len(data) > 4 else self._tail[-4:] + data
+            if not self._feed(data):
+                return
+            if self._complete and not self._fits(self._answer, data):
+                return
+            if self._sink is not None:
+                self._sink.data(data)
         if self._complete:
             self._finish()
 
@@ -194,14 +210,11 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         if self._excess:
             self._fail("more bytes than announced")
-            return False
-        return True
+        return not self._excess
 
     def _fits(self, answer: Answer, data: bytes) -> bool:
         """Fail on line ends behind a complete answer; llhttp skips them."""
-        self._tail = tail = data if len(data) > 4 else self._tail[-4:] + data
-        if not self._complete:
-            return True
+        tail = self._tail
         if answer.chunked:
             is_exact = tail[-4:] == b"\r\n\r\n" and tail[-5:-4] not in b"\r\n"
         else:
@@ -209,6 +222,16 @@ class UpstreamConnection(asyncio.Protocol):
         if not is_exact:
             self._fail("more bytes than announced")
         return is_exact
+
+    def _repeat(self, receiver: Receiver, known: Answer, data: bytes, end: int) -> None:
+        """Take a whole answer, to which llhttp would say nothing new."""
+        self._complete = self._keep_alive = True
+        self._answer = answer = Answer(known.status, data[: end - 2], known)
+        body = data[end:]
+        sink = receiver.answer_started(answer)
+        if body:
+            sink.body(body)
+        sink.data(body)
 
     def _read_head(self, receiver: Receiver, data: bytes) -> None:
         if self._head:
@@ -239,15 +262,25 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail("protocol error")
             return
         status = self._parser.get_status_code()
-        self._answer = answer = Answer(status, data[: end - 2])
+        raw = data[: end - 2]
+        self._answer = answer = Answer(status, raw)
         rest = data[end:]
         if self._bodiless:
             # llhttp would wait for the body that the head announces.
             self._complete, self._keep_alive, rest = True, False, b""
             answer.body_until_close = False
             early.clear()
-        elif not self._fits(answer, rest):
-            return
+        elif self._complete:
+            self._tail = rest
+            if not self._fits(answer, rest):
+                return
+            self._known = None
+            # A head that lost lines on the way could lose others the next time.
+            is_plain = not answer.chunked and answer.raw is raw
+            if is_plain and self._keep_alive and status not in (204, 304):
+                self._known = RepeatedHead.learn(answer, data, len(rest))
+        else:
+            self._tail = rest
         self._sink = sink = receiver.answer_started(answer)
         for piece in early:
             sink.body(piece)
@@ -255,7 +288,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _finish(self) -> None:
         receiver, self._receiver, self._sink = self._receiver, None, None
-        if not self._keep_alive:
+        # Behind an unsent body the next request would wait for the engine to read it.
+        if not self._keep_alive or self.transport.get_write_buffer_size():
             self.transport.abort()
         if receiver is not None:
             receiver.answer_ended()

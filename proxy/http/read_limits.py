@@ -17,6 +17,7 @@ class ReadLimits(NamedTuple):
     header_s: float
     body_s: float
     keep_alive_s: float
+    idle_s: float
 
 
 def body_too_large(size: int, limits: ReadLimits) -> ClientError:

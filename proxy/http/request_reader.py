@@ -47,7 +47,7 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._refusal: ClientError | None = None
         self.ready: deque[Request | ClientError] = deque()
-        self.known: RepeatedHead | None = None
+        self.known: RepeatedHead[RequestHead] | None = None
         self.limits = limits
         self.is_over = False
         self._begin_message()
@@ -55,7 +55,7 @@ class RequestReader:
     def _begin_message(self) -> None:
         self._headers: Headers = []
         self._target = b""
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self.head: RequestHead | None = None
         self.message_bytes = 0
@@ -112,19 +112,21 @@ class RequestReader:
             return
         self._body_bytes += len(piece)
         if self._body_bytes > self.limits.body_bytes:
-            self._body = []
+            self._body = b""
             self._refusal = body_too_large(self._body_bytes, self.limits)
-            return
-        self._body.append(piece)
+        elif not self._body:
+            self._body = piece  # mostly the whole: no copy
+        elif isinstance(self._body, bytearray):
+            self._body += piece
+        else:
+            self._body = bytearray(self._body) + piece
 
     def on_message_complete(self) -> None:
         """Queue the request; the next one may follow in the same bytes."""
         if self._parser.should_upgrade():
             return
         if self._refusal is None and self.head is not None:
-            body = self._body
-            whole = body[0] if len(body) == 1 else b"".join(body)
-            self.ready.append((self.head, whole))
+            self.ready.append((self.head, bytes(self._body)))
             self._begin_message()
 
     # internals
@@ -220,7 +222,10 @@ class RequestReader:
     def _learn(self, data: bytes) -> None:
         request = self.ready[0]
         if isinstance(request, tuple):
-            self.known = RepeatedHead.learn(request[0], data, request[1])
+            head, body = request
+            self.known = None
+            if head.keeps_alive and head.version == "1.1" and not head.expects_continue:
+                self.known = RepeatedHead.learn(head, data, len(body))
 
 
 def _without_upgrade(name: bytes, value: bytes) -> bytes:

@@ -112,23 +112,26 @@ class AnswerWatch:
 class StreamWatch:
     """Watch an answer that is a stream of server-sent events."""
 
-    __slots__ = ("_first", "_open", "_tail", "_usage")
+    __slots__ = ("_first", "_is_whole", "_open", "_tail", "_usage")
 
     streams = True
 
     def __init__(self) -> None:
         self._first = False
+        self._is_whole = True
         self._open = b""
         self._tail: deque[bytes] = deque(maxlen=_TAIL_PIECES)
         self._usage = Usage()
 
     def feed(self, piece: bytes) -> bool:
         """Note *piece*; True when it carries a token (each, after the first)."""
-        tail = self._tail
-        if tail and tail[-1][-1:] != b"\n" and len(tail[-1]) < _MAX_EVENT_BYTES:
-            tail[-1] += piece  # an event in parts is one piece
+        if self._is_whole:
+            self._tail.append(piece)
         else:
-            tail.append(piece)
+            self._tail[-1] += piece  # an event in parts is one piece
+        self._is_whole = (
+            piece.endswith(b"\n") or len(self._tail[-1]) >= _MAX_EVENT_BYTES
+        )
         if self._first:
             return True
         self._open += piece
@@ -219,10 +222,12 @@ def _take_sum(answers: list[_Answer], into: Usage) -> None:
 
 
 def _take(answer: _Answer, into: Usage) -> None:
-    if isinstance(answer.id, str) and into.answer_id is None:
+    if into.answer_id is None and isinstance(answer.id, str):
         into.answer_id = answer.id
     if answer.usage is not None:
         _take_usage(answer.usage, into)
+    if answer.response is None and answer.message is None and answer.meta_info is None:
+        return
     if answer.response is not None:
         into.answer_id = answer.response.id or into.answer_id
         if answer.response.usage is not None:
@@ -238,7 +243,7 @@ def _take(answer: _Answer, into: Usage) -> None:
 
 def _take_usage(usage: _Usage, into: Usage) -> None:
     details = usage.prompt_tokens_details or usage.input_tokens_details
-    cached = details.cached_tokens if details else usage.cached_tokens
+    cached = usage.cached_tokens if details is None else details.cached_tokens
     prompt = usage.prompt_tokens
     if prompt is None:
         prompt = usage.input_tokens
@@ -247,13 +252,15 @@ def _take_usage(usage: _Usage, into: Usage) -> None:
             cached = usage.cache_read_input_tokens
             parts = (prompt, cached, usage.cache_creation_input_tokens or 0)
             prompt = sum(parts) if all(map(_is_credible, parts)) else None
-    if prompt != 0 and _is_credible(prompt):
+    # _is_credible in place: this is read of every answer.
+    if prompt is not None and 0 < prompt <= _MAX_TOKENS:
         into.prompt_tokens = prompt
-    if _is_credible(cached):
+    if cached is not None and 0 <= cached <= _MAX_TOKENS:
         into.cached_tokens = cached
     output = usage.completion_tokens
-    output = usage.output_tokens if output is None else output
-    if _is_credible(output):
+    if output is None:
+        output = usage.output_tokens
+    if output is not None and 0 <= output <= _MAX_TOKENS:
         into.output_tokens = output
 
 

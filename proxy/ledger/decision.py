@@ -5,6 +5,7 @@ from itertools import chain
 from struct import Struct
 from typing import Any
 
+from warmroute.policies.kv.blocks import TEXT_BLOCK_BYTES
 from warmroute.policies.routing.base import Cost, Costs
 from warmroute.proxy.ledger.flow import Flow
 from warmroute.proxy.ledger.tokens import Classes, TokenClasses, classify
@@ -12,6 +13,7 @@ from warmroute.proxy.ledger.tokens import Classes, TokenClasses, classify
 _MAX_TEXT = 256
 _RECORD_BYTES = 640
 _CANDIDATE_BYTES = 64
+_BLOCK_SIZE = 16  # of an engine that does not tell; the view takes it so, too
 _COST_KEYS = ("wait_s", "miss_s", "decode_s", "total_s")
 
 
@@ -26,11 +28,13 @@ class Roster:
         states: The state of each, same order.
         views: The source of each one's view: events, mirror or none.
         routable: Positions in *names* of the policy's candidates, in their order.
+        block_sizes: Tokens a block of each one's engine, same order as *names*;
+            None where unknown, which is taken as 16.
     """
 
     __slots__ = (
-        *("_costs", "candidates", "names", "pack_costs", "record_bytes"),
-        *("routable", "states", "views"),
+        *("_costs", "block_sizes", "candidates", "names", "pack_costs"),
+        *("record_bytes", "routable", "states", "views"),
     )
 
     def __init__(
@@ -39,12 +43,15 @@ class Roster:
         states: Sequence[str],
         views: Sequence[str],
         routable: Sequence[int],
+        block_sizes: Sequence[int | None] = (),
     ) -> None:
         self.names = tuple(names)
         self.states = tuple(states)
         self.views = tuple(views)
         self.routable = tuple(routable)
         self.candidates = tuple(self.names[at] for at in self.routable)
+        sizes = block_sizes or [None] * len(self.names)
+        self.block_sizes = tuple(sizes[at] or _BLOCK_SIZE for at in self.routable)
         self._costs = Struct(f"{4 * len(self.routable)}d")
         self.pack_costs = self._costs.pack
         self.record_bytes = _RECORD_BYTES + _CANDIDATE_BYTES * len(self.routable)
@@ -68,18 +75,21 @@ class Decision:
         model: The model as the body names it.
         grade: exact, estimated or none.
         prompt_tokens: Ours at first; the engine's once settled, if reported.
+            So are predicted tokens: scaled to that count once settled.
         matched: Tokens each candidate holds of the prompt, over all tiers; kept
             as it is, so it must not change any more.
         index: The chosen one's position among the candidates.
         costs: The policy's cost of each candidate, when it prices them.
         lower: (host, disk) tokens of each candidate, part of *matched*.
+        bytes_per_token: Of the model, when the prompt's length was estimated.
     """
 
     __slots__ = (
-        *("_costs", "_lower", "attempts", "cached_tokens", "chosen", "classes"),
-        *("duration_s", "error", "flow", "grade", "index", "matched", "model"),
-        *("output_tokens", "path", "policy", "predicted_tokens", "prompt_tokens"),
-        *("reason", "request_id", "roster", "size_bytes", "status", "time", "ttft_s"),
+        *("_bytes_per_token", "_costs", "_lower", "attempts", "cached_tokens"),
+        *("chosen", "classes", "duration_s", "error", "flow", "grade", "index"),
+        *("matched", "model", "output_tokens", "path", "policy"),
+        *("predicted_tokens", "prompt_tokens", "reason", "request_id", "roster"),
+        *("size_bytes", "status", "time", "ttft_s"),
     )
 
     def __init__(
@@ -97,6 +107,7 @@ class Decision:
         reason: str,
         costs: Sequence[Cost] | None = None,
         lower: Sequence[tuple[int, int]] | None = None,
+        bytes_per_token: float = 4.0,
     ) -> None:
         if len(path) > _MAX_TEXT:
             path = path[:_MAX_TEXT]
@@ -123,6 +134,7 @@ class Decision:
             flat = costs.flat if type(costs) is Costs else chain.from_iterable(costs)
             self._costs = roster.pack_costs(*flat)
         self._lower = lower
+        self._bytes_per_token = bytes_per_token
         self.size_bytes = size
         self.attempts = 1
         self.flow: Flow | None = None
@@ -157,17 +169,23 @@ class Decision:
             prompt_tokens: The engine's count.
         """
         ours, predicted = self.prompt_tokens, self.predicted_tokens
-        best = max(self.matched)
-        if prompt_tokens is not None and prompt_tokens != ours:
-            self.prompt_tokens = prompt_tokens
+        total = ours if prompt_tokens is None else prompt_tokens
+        self.prompt_tokens = total
+        best, slack = max(self.matched), 0
+        block_size = self.roster.block_sizes[self.index]
+        if self.grade == "estimated" and ours > 0:
             # Our counts are estimates in the same ratio to the engine's: without
             # the ratio, a wrong length would look like a wrong view.
-            if ours > 0 and self.grade == "estimated":
-                predicted = predicted * prompt_tokens // ours
-                best = best * prompt_tokens // ours
-                seen = seen * prompt_tokens // ours
+            predicted = predicted * total // ours
+            best = best * total // ours
+            seen = seen * total // ours
+            text_block = TEXT_BLOCK_BYTES / self._bytes_per_token
+            slack = block_size + round(text_block * total / ours)
+        # Engines compute the last token in any case, and cache whole blocks.
+        most = (total - 1) // block_size * block_size if total > 0 else 0
+        self.predicted_tokens = predicted = min(predicted, most)
         cached = predicted if self.cached_tokens is None else self.cached_tokens
-        classes = classify(self.prompt_tokens, cached, predicted, best, seen)
+        classes = classify(total, cached, predicted, best, seen, most, slack)
         self.classes = classes
         return classes
 

@@ -105,7 +105,6 @@ class Ledger:
     def settle(
         self,
         decision: Decision,
-        *,
         status: int,
         duration_s: float,
         seen_tokens: int = 0,

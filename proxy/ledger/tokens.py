@@ -26,7 +26,15 @@ class TokenClasses(NamedTuple):
         return self.evicted + self.elsewhere + self.unpredicted
 
 
-def classify(prompt: int, cached: int, predicted: int, best: int, seen: int) -> Classes:
+def classify(
+    prompt: int,
+    cached: int,
+    predicted: int,
+    best: int,
+    seen: int,
+    most: int | None = None,
+    slack: int = 0,
+) -> Classes:
     """Put every prompt token into one class.
 
     Claims are taken in order of how well they are known: the engine's report
@@ -34,20 +42,33 @@ def classify(prompt: int, cached: int, predicted: int, best: int, seen: int) -> 
     candidate (*best*), and what the fleet ever saw (*seen*). Each claim beyond
     the longest one before it is a class; what no claim reaches is cold.
     Claims above *prompt* or below zero are clamped.
+
+    Args:
+        most: What an engine can have cached of the prompt at most; no claim but
+            the report goes beyond.
+        slack: Claims that go less than this beyond are rounding, and cold.
     """
     if prompt <= 0:
         return 0, 0, 0, 0, 0
+    if most is None or most > prompt:
+        most = prompt
     reach = hit = 0 if cached < 0 else cached if cached < prompt else prompt
     unpredicted = elsewhere = evicted = 0
     if predicted > reach:
-        unpredicted = (predicted if predicted < prompt else prompt) - reach
-        reach += unpredicted
+        beyond = (predicted if predicted < most else most) - reach
+        if beyond > 0 and beyond >= slack:
+            unpredicted = beyond
+            reach += beyond
     if best > reach:
-        elsewhere = (best if best < prompt else prompt) - reach
-        reach += elsewhere
+        beyond = (best if best < most else most) - reach
+        if beyond > 0 and beyond >= slack:
+            elsewhere = beyond
+            reach += beyond
     if seen > reach:
-        evicted = (seen if seen < prompt else prompt) - reach
-        reach += evicted
+        beyond = (seen if seen < most else most) - reach
+        if beyond > 0 and beyond >= slack:
+            evicted = beyond
+            reach += beyond
     return hit, prompt - reach, evicted, elsewhere, unpredicted
 
 

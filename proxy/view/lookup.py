@@ -62,7 +62,8 @@ class Chain:
             if len(tokens) > size * MAX_BLOCKS:
                 tokens = tokens[: size * MAX_BLOCKS]
             self.is_text = False
-            self.unit = self.tokens = size
+            self.tokens = size
+            self.unit = float(size)
             hashes = hash_tokens(tokens, size, piece.root)
         self.num_tokens = piece.num_tokens
         self.hashes: Sequence[int] = hashes

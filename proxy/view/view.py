@@ -130,7 +130,7 @@ class View:
         if lineup is None or len(lineup.mirrors) != len(candidates):
             lineup = self._line_up(candidates)
         lookup = Lookup(lineup, self._index, prompt.pieces, bytes_per_token)
-        for candidate, matched in zip(candidates, lookup.matched, strict=True):
+        for candidate, matched in zip(candidates, lookup.matched):  # noqa: B905
             candidate.matched_tokens = matched
         return lookup
 
@@ -208,7 +208,10 @@ class View:
         if not mirror.has_hit and (cached_tokens or distance is not None):
             self._hear(mirror, cached_tokens, predicted)
         limit = capacity.limit
-        if abs(predicted - cached_tokens) < ticket.tolerance():
+        if (
+            predicted == cached_tokens
+            or abs(predicted - cached_tokens) < ticket.tolerance()
+        ):
             if distance is not None:
                 capacity.hit(distance)
         elif cached_tokens < predicted:

@@ -46,6 +46,22 @@ async def test_what_was_found_out_survives_new_health_settings(
     assert other.is_tripping()
 
 
+async def test_nothing_is_learned_before_a_backend_has_taught(
+    start_rig: StartRig,
+) -> None:
+    """Assumed speeds are not shown as learned ones; then each one's own is."""
+    rig = await start_rig(answer_ok, answer_ok)
+    app = rig.app
+    assert app._learned("b0") == app._learned("b1") == (None, None)
+    reservation = app.load.reserve(app.fleet.backends["b0"].candidate, 500, 500, 100.0)
+    reservation.first_token(100.1)
+    assert app._learned("b0").prefill_tokens_per_s is not None
+    assert app._learned("b0").itl_s is None
+    reservation.release(101.1, output_tokens=51)
+    assert app._learned("b0").itl_s == pytest.approx(0.02, rel=0.01)
+    assert app._learned("b1").prefill_tokens_per_s is None
+
+
 async def test_the_same_file_changes_nothing(start_rig: StartRig) -> None:
     """Policy and backends are the same objects after a reload without a change."""
     rig = await start_rig(answer_ok)

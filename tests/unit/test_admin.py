@@ -62,7 +62,7 @@ class FakeView:
     """A view that echoes what it was asked."""
 
     def facts(self, name: str) -> Mapping[str, Any]:
-        return {"source": "mirror", "blocks": 7}
+        return {"source": "mirror", "blocks": 7, "incarnation": 1}
 
     def tree(self, name: str, depth: int) -> Any:
         return {"name": name, "depth": depth}
@@ -264,8 +264,11 @@ class TestDecisions:
         assert (body["chosen"], body["outcome"]["cached_tokens"]) == ("b", 32)
 
     async def test_an_unknown_id_is_404(self, opened: Open) -> None:
-        """It may be older than the ring."""
+        """It may be older than the ring, or not the id that was in force."""
         response = await (await opened()).get("/api/decisions/none")
+        message = (await response.json())["error"]["message"]
+        assert "over 128" in message
+        assert "x-request-id" in message
         assert await error_of(response) == (404, "decision_not_found")
 
     @pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "9" * 5000])
@@ -313,6 +316,19 @@ class TestExplain:
             "/api/explain", data=body, headers={"Content-Type": "application/json"}
         )
         assert await error_of(response) == (400, "body_invalid")
+
+    @pytest.mark.parametrize("text", ["[" * 200_000, "[" * 200_000 + "]" * 200_000])
+    async def test_a_body_nested_too_deep_is_400(
+        self, opened: Open, caplog: pytest.LogCaptureFixture, text: str
+    ) -> None:
+        """Closed or not, and without a traceback in the log."""
+        response = await (await opened()).post(
+            "/api/explain",
+            data=f'{{"path": "/v1/x", "body": {text}}}',
+            headers={"Content-Type": "application/json"},
+        )
+        assert await error_of(response) == (400, "body_invalid")
+        assert [record for record in caplog.records if record.exc_info] == []
 
     async def test_an_exception_is_500_and_logged(
         self,

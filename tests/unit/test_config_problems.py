@@ -120,6 +120,37 @@ class TestProblems:
                 "2: policy.name: unknown policy 'sesion' (known:",
             ),
             ("policy: 7", "2: policy: expected a mapping, got 7"),
+            (
+                "timeouts: {header_s: 0}",
+                "2: timeouts.header_s: 0 is out of range (allowed: above 0 to 86400)",
+            ),
+            (
+                "retry: {attempts: 6}",
+                "2: retry.attempts: 6 is out of range (allowed: from 0 to 5)",
+            ),
+            (
+                "timeouts: {idle_s: 5m}",
+                "2: timeouts.idle_s: expected a number of seconds, got '5m'",
+            ),
+            (
+                "truth: {usage: on}",
+                "2: truth.usage: expected one of observe, inject, off, got true; "
+                "YAML reads a bare on, off, yes or no as true or false",
+            ),
+            (
+                "index: 256MiB",
+                "2: index: expected a mapping, got '256MiB'; "
+                "did you mean `index: {max_bytes: 256MiB}`?",
+            ),
+            (
+                "retry: 2",
+                "2: retry: expected a mapping, got 2; "
+                "did you mean `retry: {attempts: 2}`?",
+            ),
+            (
+                "kv_events: auto",
+                "2: kv_events: unknown key 'kv_events' (known: ",
+            ),
             ("1: x", "2: key '1' must be a string; put it in quotes"),
             ("[a]: x", "2: a key must be a string"),
             ("log: !!python/name:os.system x", "2: log: tag '!!python/name:os.system'"),
@@ -139,6 +170,21 @@ class TestProblems:
             addition = "admin: 127.0.0.1:9090\nlisten: 9090"
         problems = files.problems(MINIMAL + addition)
         assert any(line.startswith(f"config.yaml:{problem}") for line in problems)
+
+    @pytest.mark.parametrize(
+        ("addition", "home"),
+        [
+            ("kv_events: auto", "it belongs under `backends[]`"),
+            ("stripp: []", "known: admin, "),
+            ("log: {admin: off}", "it belongs under the top level"),
+            ("max_bytes: 1", "it belongs under `decisions` or `index`"),
+        ],
+    )
+    def test_a_key_in_the_wrong_place_is_told_its_own(
+        self, files: Files, addition: str, home: str
+    ) -> None:
+        (line,) = files.problems(MINIMAL + addition)
+        assert home in line
 
     @pytest.mark.parametrize(
         ("url", "problem"),

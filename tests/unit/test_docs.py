@@ -67,6 +67,44 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def _pages() -> dict[str, str]:
+    texts = {name: ROOT / name for name in ("README.md", "CONTRIBUTING.md")}
+    texts |= {path.name: path for path in (ROOT / "docs").glob("*.md")}
+    return {name: path.read_text() for name, path in texts.items()}
+
+
+PATH = re.compile(r"(?<![\w./-])(?:proxy|policies|adapters)/[\w./-]*\w|`[\w/]+\.py`")
+
+
+@pytest.mark.parametrize(("name", "text"), sorted(_pages().items()))
+def test_named_source_exists(name: str, text: str) -> None:
+    """Every path of a floor is there, and every file named alone is in some folder."""
+    floors = [ROOT / floor for floor in ("proxy", "policies", "adapters")]
+    for named in PATH.findall(text):
+        place = named.strip("`")
+        is_there = (ROOT / place).exists()
+        if named.startswith("`"):
+            is_there |= any(any(floor.rglob(place)) for floor in floors)
+        assert is_there, f"{name} names {place}"
+
+
+@pytest.mark.parametrize(("name", "text"), sorted(_pages().items()))
+def test_tables_are_whole(name: str, text: str) -> None:
+    """A table has a line of dashes; rows behind a blank line would have none."""
+    for block in re.split(r"\n\s*\n", text):
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        if rows:
+            assert set("".join(rows[1:2])) == set("|-"), f"{name}: {rows[0]}"
+
+
+def test_the_main_example_takes_options() -> None:
+    """`make run ARGS=...` hands them to the script, and the help says so."""
+    makefile = (ROOT / "Makefile").read_text()
+    assert "examples/01_two_vllm/run.py $(ARGS)" in makefile
+    assert re.search(r"^run: .*ARGS=", makefile, re.MULTILINE)
+    assert "make run ARGS=" in (ROOT / "examples/01_two_vllm/README.md").read_text()
+
+
 @pytest.mark.parametrize("name", sorted(DOCS))
 def test_document_is_reachable(name: str) -> None:
     """No page of docs/ is an orphan."""

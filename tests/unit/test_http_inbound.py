@@ -260,10 +260,12 @@ def test_client_that_leaves_is_told_to_the_work_once() -> None:
 
 
 def test_slow_reader_is_told_to_the_work() -> None:
-    """Both ways; without work there is nobody to tell."""
+    """Both ways; a request that comes while nothing is taken waits."""
     one = client(answers_at_once=False)
     one.connection.pause_writing()
     one.send(GET)
+    assert one.port.works == []
+    one.connection.resume_writing()
     one.connection.pause_writing()
     one.connection.resume_writing()
     assert one.port.works[0].calls == ["writable False", "writable True"]

@@ -7,8 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from unit.fake_http import CUTS, FakeReceiver, cut, receive, single, upstream
 
+from warmroute.proxy.http import outbound
 from warmroute.proxy.http.answer import Answer
-from warmroute.proxy.http.outbound import MAX_HEAD_BYTES
+from warmroute.proxy.http.outbound import MAX_HEAD_BYTES, UpstreamConnection
 
 OK = b"HTTP/1.1 200 OK\r\n"
 INTERIM = st.lists(
@@ -198,6 +199,108 @@ def test_kept_connection_serves_one_answer_after_the_other() -> None:
         assert receiver.relayed == payload
         assert connection.has_answered
     assert not transport.closing
+
+
+HEADERS = st.sampled_from(
+    [
+        *(b"", b"X: 3\r\n", b"X: y\r\n", b"x: y\r\n", b"X: Content-Length: 3\r\n"),
+        *(b"Connection: close\r\n", b"Connection: x\r\n", b"Content-Length: 3\r\n"),
+        *(b"Transfer-Encoding: chunked\r\n", b"Connection: keep-alive\r\n"),
+        *(b"X: y\r\r\n", b"X: y\n", b"X: y\r\n z\r\n", b"X : y\r\n", b"\r\n"),
+    ]
+)
+NEAR = st.builds(
+    lambda start, before, name, length, behind, body, excess: (
+        b"%b%b%b: %b\r\n%b\r\n%b%b"
+        % (start, before, name, length or b"%d" % len(body), behind, body, excess)
+    ),
+    st.sampled_from(
+        [OK] * 5
+        + [b"HTTP/1.1 204 No Content\r\n", b"HTTP/1.1 304 Not Modified\r\n"]
+        + [b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n"]
+        + [b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK, b"http/1.1 200 OK\r\n"]
+    ),
+    HEADERS,
+    st.sampled_from([b"Content-Length"] * 4 + [b"content-length", b"X"]),
+    st.sampled_from(
+        [b""] * 6 + [b"0", b"3", b"03", b"003", b"4", b"2", b"+3", b"3 ", b"3\t"]
+    ),
+    HEADERS,
+    PAYLOAD,
+    st.sampled_from([b""] * 4 + [b"\r\n", b"x", OK + b"Content-Length: 0\r\n\r\n"]),
+)
+
+
+def seen(receiver: FakeReceiver, connection: UpstreamConnection) -> tuple[object, ...]:
+    """Tell all that an answer has brought."""
+    answer = receiver.answer
+    facts = answer and (
+        *(answer.status, answer.raw, answer.content_type),
+        *(answer.chunked, answer.body_until_close),
+    )
+    ends = (receiver.relayed, receiver.body_bytes, receiver.ends)
+    fits = answer is not None and answer.chunked and connection.at_chunk_boundary
+    return facts, *ends, connection.is_closed, fits
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(
+                st.just(b"\r\n".join(sized(b"abc"))),
+                NEAR,
+                ANSWERS.map(b"\r\n".join),
+            ),
+            st.one_of(st.just([]), st.just([]), CUTS),
+            st.sampled_from([False] * 4 + [True]),
+        ),
+        min_size=2,
+        max_size=6,
+    )
+)
+def test_recognised_and_parsed_answers_are_the_same(
+    answers: list[tuple[bytes, Sequence[int], bool]],
+) -> None:
+    """A connection with a past takes each answer as a new connection does."""
+    connection, transport = upstream()
+    for stream, at, bodiless in answers:
+        receiver = FakeReceiver()
+        connection.send(receiver, b"GET / HTTP/1.1\r\n\r\n", b"", bodiless=bodiless)
+        for segment in cut(stream, at):
+            if not transport.closing:
+                connection.data_received(segment)
+        assert seen(receiver, connection) == seen(
+            *receive(cut(stream, at), bodiless=bodiless)
+        )
+        if transport.closing or receiver.ends != ["ended"]:
+            return
+
+
+def test_repeated_head_of_an_engine_is_parsed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another body, also of another length, needs no second parse."""
+    parsed = []
+
+    class CountingAnswer(Answer):
+        __slots__ = ()
+
+        def __init__(self, status: int, raw: bytes, like: Answer | None = None) -> None:
+            if like is None:
+                parsed.append(raw)
+            super().__init__(status, raw, like)
+
+    monkeypatch.setattr(outbound, "Answer", CountingAnswer)
+    connection, _ = upstream()
+    for payload in (b"one", b"two", b"", b"x" * 100):
+        receiver = FakeReceiver()
+        connection.send(receiver, b"GET / HTTP/1.1\r\n\r\n", b"")
+        connection.data_received(b"\r\n".join(sized(payload)))
+        assert receiver.body_bytes == payload
+        assert receiver.answer is not None
+        assert receiver.answer.raw == sized(payload)[0]
+    assert parsed == [sized(b"one")[0]]
 
 
 @pytest.mark.parametrize(

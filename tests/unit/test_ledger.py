@@ -214,18 +214,74 @@ class TestSettle:
     def test_an_estimated_length_is_no_wrong_view(self) -> None:
         """Estimated claims are scaled by the engine's count before comparison."""
         books = ledger()
-        decision = decide(grade="estimated", prompt_tokens=110, matched=[55, 0, 0])
+        decision = decide(grade="estimated", prompt_tokens=1100, matched=[550, 0, 0])
         books.open(decision, 0.0)
         books.settle(
             decision,
             status=200,
             duration_s=1.0,
-            seen_tokens=110,
-            prompt_tokens=100,
-            cached_tokens=50,
+            seen_tokens=1100,
+            prompt_tokens=1000,
+            cached_tokens=500,
         )
-        assert decision.tokens == TokenClasses(50, 0, 50, 0, 0)
-        assert decision.predicted_tokens == 55
+        assert decision.tokens == TokenClasses(500, 8, 492, 0, 0)
+
+    @pytest.mark.parametrize(
+        ("matched", "expected"), [(550, 500), (1099, 992), (1200, 992)]
+    )
+    def test_an_estimated_prediction_is_reported_in_the_engines_tokens(
+        self, matched: int, expected: int
+    ) -> None:
+        """Scaled by the engine's count, and never more than it could cache."""
+        books = ledger()
+        decision = decide(
+            grade="estimated", prompt_tokens=1100, matched=[matched, 0, 0]
+        )
+        books.open(decision, 0.0)
+        books.settle(decision, status=200, duration_s=1.0, prompt_tokens=1000)
+        assert decision.record()["outcome"]["predicted_tokens"] == expected
+        assert decision.record()["candidates"][0]["matched_tokens"]["gpu"] == matched
+
+    def test_rounding_of_an_estimate_is_cold(self) -> None:
+        """Less than a block of the engine and one of text says nothing."""
+        for beyond, paid in [(79, 0), (80, 80)]:
+            books = ledger()
+            decision = decide(
+                grade="estimated", prompt_tokens=1000, matched=[512, 0, 0]
+            )
+            books.open(decision, 0.0)
+            books.settle(
+                decision,
+                status=200,
+                duration_s=1.0,
+                seen_tokens=512 + beyond,
+                cached_tokens=512,
+            )
+            assert decision.tokens is not None
+            assert (decision.tokens.evicted, decision.tokens.paid_twice) == (paid, paid)
+
+    def test_the_last_token_of_a_prompt_is_never_evicted(self) -> None:
+        """Of 160 tokens an engine with blocks of 16 can have 144 at most."""
+        books = ledger()
+        decision = decide(prompt_tokens=160, matched=[144, 160, 0])
+        books.open(decision, 0.0)
+        books.settle(
+            decision, status=200, duration_s=1.0, seen_tokens=160, cached_tokens=144
+        )
+        assert decision.tokens == TokenClasses(144, 16, 0, 0, 0)
+
+    def test_the_bound_is_that_of_the_chosen_backend(self) -> None:
+        """Blocks of 64 leave more of the prompt's end uncached than blocks of 1."""
+        for index, cold in [(0, 32), (1, 1), (2, 16)]:
+            mixed = Roster(["a", "b", "c"], [""] * 3, [""] * 3, range(3), [64, 1, None])
+            books = ledger()
+            decision = decide(
+                prompt_tokens=160, matched=[128, 159, 144], index=index, roster=mixed
+            )
+            books.open(decision, 0.0)
+            books.settle(decision, status=200, duration_s=1.0, seen_tokens=160)
+            assert decision.tokens is not None
+            assert (decision.tokens.cold, decision.tokens.paid_twice) == (cold, 0)
 
     def test_an_unanswered_request_has_no_classes(self) -> None:
         """What no engine computed was neither hit nor paid."""

@@ -1,0 +1,71 @@
+"""The expected cost of a request on each backend; see `ExpectedTtft`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from warmroute.policies.routing.base import Candidate, Query
+from warmroute.policies.routing.rates import SpeedClass
+
+_MAX_HEAD_PROGRESS = 0.95
+
+
+def price(
+    query: Query,
+    candidates: Sequence[Candidate],
+    stall_weight: float,
+    decode_weight: float,
+    alpha_cap: float,
+) -> tuple[list[float], float, float]:
+    """Return wait, miss, decode and total of all, and the two least totals.
+
+    The numbers stand in one run, four a candidate; seconds. O(candidates).
+    """
+    now, prompt, rho = query.now, query.prompt_tokens, query.rho
+    alpha = alpha_cap
+    if rho < 1.0 and alpha * (1.0 - rho) > 1.0:
+        alpha = 1.0 / (1.0 - rho)
+    flat: list[float] = []
+    least = second = inf
+    speed: SpeedClass | None = None
+    # One loop without calls, which skips what is zero: the dearest of a decision.
+    for one in candidates:
+        if one.speed is not speed:
+            speed = one.speed
+            alone, per_request, per_token = _decode_prices(query, speed, decode_weight)
+        rate, matched = one.rate, one.matched_tokens
+        backlog = float(one.prefill_tokens)
+        if backlog:
+            since, newest = one.head_since, one.last_first_token
+            if newest > since:
+                since = newest
+            done = rate * (now - since)
+            most = _MAX_HEAD_PROGRESS * one.head_tokens
+            backlog -= done if done < most else most
+            if backlog < 0.0:
+                backlog = 0.0
+        backlog += one.queued_tokens
+        wait = backlog / rate if backlog else 0.0
+        miss = 0.0
+        if matched < prompt:
+            miss = (alpha + stall_weight * one.decodes) * (prompt - matched) / rate
+        decode = alone + per_request * one.requests + per_token * one.context_tokens
+        total = wait + miss + decode
+        if total < second:
+            if total < least:
+                second, least = least, total
+            else:
+                second = total
+        flat += (wait, miss, decode, total)
+    return flat, least, second
+
+
+def _decode_prices(
+    query: Query, speed: SpeedClass, decode_weight: float
+) -> tuple[float, float, float]:
+    """Price the decode of this request alone, a request and a token beside it."""
+    scaled = decode_weight * query.output_tokens * speed.scale
+    per_request, per_token = scaled * speed.request_s, scaled * speed.token_s
+    alone = scaled * speed.base_s + per_request + per_token * query.prompt_tokens
+    return alone, per_request, per_token

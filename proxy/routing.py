@@ -1,0 +1,214 @@
+"""One request's place on a backend, from the choice to the books' closing."""
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from warmroute.policies.routing.base import Candidate, Query
+from warmroute.policies.routing.reservation import Reservation
+from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.http.watch import Usage
+from warmroute.proxy.ledger.decision import Decision, Roster
+from warmroute.proxy.ledger.histogram import Histogram
+from warmroute.proxy.prompt import Prompt
+from warmroute.proxy.telemetry.request_trace import RequestTrace
+from warmroute.proxy.view import View
+from warmroute.proxy.view.lookup import Lookup, Ticket
+
+if TYPE_CHECKING:
+    from warmroute.proxy.router import Router
+
+
+class Field:
+    """The routable backends of one model, as the policy and the records see them."""
+
+    __slots__ = ("backends", "candidates", "roster")
+
+    def __init__(
+        self, backends: list[Backend], every: Sequence[Backend], view: View
+    ) -> None:
+        positions = {backend.name: at for at, backend in enumerate(every)}
+        self.backends = backends
+        self.candidates = [backend.candidate for backend in backends]
+        self.roster = Roster(
+            [backend.name for backend in every],
+            [backend.state for backend in every],
+            [str(view.facts(backend.name)["source"]) for backend in every],
+            [positions[backend.name] for backend in backends],
+            [backend.block_size for backend in every],
+        )
+
+
+class Routing:
+    """One request's place on a backend: its record, its load, its view entry."""
+
+    __slots__ = (
+        "_field",
+        "_lookup",
+        "_prompt",
+        "_query",
+        "_reservation",
+        "_router",
+        "_seen_tokens",
+        "_ticket",
+        "backend",
+        "decision",
+    )
+
+    def __init__(
+        self,
+        router: "Router",
+        field: Field,
+        prompt: Prompt,
+        query: Query,
+        lookup: Lookup,
+        decision: Decision,
+    ) -> None:
+        self._router = router
+        self._field = field
+        self._prompt = prompt
+        self._query = query
+        self._lookup = lookup
+        self.decision = decision
+        self._seen_tokens = lookup.seen_tokens(router.seen)
+        self._ticket: Ticket | None = None
+        self._reservation: Reservation
+        self._take(decision.index, query.now)
+
+    def __repr__(self) -> str:
+        return f"<Routing {self.decision!r}>"
+
+    def _take(self, index: int, now: float) -> None:
+        field, prompt, router = self._field, self._prompt, self._router
+        candidate = field.candidates[index]
+        self.backend = backend = field.backends[index]
+        if backend.is_unsure:
+            router.fleet.dispatched(backend)
+        num_tokens = prompt.num_tokens
+        uncached = num_tokens - self._lookup.matched[index]
+        self._reservation = router.load.reserve(
+            candidate, num_tokens, uncached if uncached > 0 else 0, now, prompt.stream
+        )
+        self._ticket = router.view.dispatched(self._lookup, candidate.name, now)
+
+    @property
+    def gaps(self) -> Histogram:
+        """Return what counts the seconds between the tokens of a stream."""
+        flow = self.decision.flow
+        assert flow is not None  # the ledger has opened the record
+        return flow.inter_token
+
+    def confirmed(self, now: float) -> None:
+        """Learn that the answer's first byte came."""
+        if self._ticket is not None:
+            self._router.view.confirmed(self._ticket, now)
+
+    def first_token(self, now: float) -> None:
+        """Learn that the prefill is over."""
+        self._reservation.first_token(now)
+
+    def reroute(self, excluded: Collection[str], reason: str, now: float) -> bool:
+        """Move to another backend; False when there is none."""
+        field = self._field
+        left = [
+            index
+            for index, backend in enumerate(field.backends)
+            if backend.name not in excluded
+        ]
+        self._withdraw(now)
+        if not left:
+            return False
+        choice = self._router.choose(self._query, self._restore(left))
+        index = left[choice.index]
+        self._router.ledger.reopen(self.decision, index, reason)
+        self._take(index, now)
+        return True
+
+    def _restore(self, left: list[int]) -> list[Candidate]:
+        """Bring back this request's matches: others have been matched since."""
+        candidates = []
+        for index in left:
+            candidate = self._field.candidates[index]
+            candidate.matched_tokens = self._lookup.matched[index]
+            candidates.append(candidate)
+        return candidates
+
+    def again(self, reason: str, now: float) -> None:
+        """Take the same backend once more, after a kept connection had died."""
+        index = self.decision.index
+        self._router.ledger.reopen(self.decision, index, reason)
+        self._take(index, now)
+
+    @property
+    def abort_id(self) -> str | None:
+        """Return the id under which the engine can abort the request."""
+        return self._prompt.pin if self._prompt.kind == "generate" else None
+
+    def _withdraw(self, now: float) -> None:
+        self._reservation.release(now, learn=False)
+        if self._ticket is not None:
+            self._router.view.failed(self._ticket)
+            self._ticket = None
+
+    def trace_attempt(self, trace: RequestTrace, now: float) -> bytes:
+        """Open the CLIENT span of an attempt; returns its traceparent."""
+        backend, prompt = self.backend, self._prompt
+        return trace.attempt(
+            self.decision,
+            now,
+            kind=prompt.kind,
+            engine=backend.engine,
+            host=backend.host,
+            port=backend.port,
+            stream=prompt.stream,
+            max_tokens=prompt.max_tokens,
+            session=self._query.session,
+        ).encode()
+
+    def explain_lines(self) -> bytes:
+        """Render the x-warmroute-* lines that a client can ask for."""
+        decision = self.decision
+        return (
+            f"x-warmroute-backend: {decision.chosen}\r\n"
+            f"x-warmroute-policy: {decision.policy}\r\n"
+            f"x-warmroute-matched-tokens: {decision.predicted_tokens}\r\n"
+            f"x-warmroute-reason: {decision.reason}\r\n"
+        ).encode("latin-1", "replace")
+
+    def settle(
+        self,
+        status: int,
+        now: float,
+        duration_s: float,
+        ttft_s: float | None,
+        usage: Usage | None,
+        error: str | None,
+    ) -> None:
+        """Release the load, teach what the answer tells, close the record."""
+        router, prompt, ticket = self._router, self._prompt, self._ticket
+        answered = error is None and status < 300
+        prompt_tokens = cached_tokens = output_tokens = None
+        if usage is not None:
+            prompt_tokens = usage.prompt_tokens
+            cached_tokens = usage.cached_tokens
+            output_tokens = usage.output_tokens
+        self._reservation.release(now, output_tokens, answered, cached_tokens)
+        if answered:
+            if ticket is not None and cached_tokens is not None:
+                router.view.realised(ticket, cached_tokens, now)
+            if prompt_tokens is not None:
+                router.prompts.learn(prompt, prompt_tokens)
+            if prompt.kind == "responses" and usage is not None and usage.answer_id:
+                router.pin(usage.answer_id, self.backend.name)
+        elif ticket is not None and ttft_s is None:
+            router.view.failed(ticket)
+        router.ledger.settle(
+            self.decision,
+            status,
+            duration_s,
+            self._seen_tokens,
+            prompt_tokens,
+            cached_tokens,
+            output_tokens,
+            ttft_s,
+            error,
+        )
