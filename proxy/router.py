@@ -155,6 +155,7 @@ class Router:
             choice.reason,
             choice.costs,
             _lower(lookup) if lookup.host else None,
+            prompt.bytes_per_token,
         )
         return query, lookup, decision
 

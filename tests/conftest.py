@@ -8,9 +8,14 @@ import pytest
 import yaml
 from conformance.raw_engine import RawEngine, Script
 from conformance.rig import Rig, StartRig
+from hypothesis import settings
 
 from warmroute.proxy.app import App
 from warmroute.proxy.config import load_config
+
+# Deadlines of wall-clock time fail on a busy machine, whatever the code does.
+settings.register_profile("unhurried", settings(), deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture

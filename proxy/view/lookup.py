@@ -145,7 +145,10 @@ class Lookup:
                 num_blocks = chain.depth
                 if num_blocks < len(chain.hashes):
                     num_blocks = seen.observe(chain.hashes, num_blocks)
-                num_tokens += num_blocks * chain.tokens
+                reach = num_blocks * chain.tokens
+                if not chain.is_text:
+                    reach = min(reach, _most(chain.num_tokens, chain.tokens))
+                num_tokens += reach
             break
         return num_tokens
 
@@ -239,3 +242,8 @@ class Ticket:
             return block_size
         estimate = TEXT_BLOCK_BYTES / self._bytes_per_token
         return block_size + estimate + _ESTIMATE_ERROR * self.predicted_tokens
+
+
+def _most(num_tokens: int, block_size: int) -> int:
+    """Count the tokens of a prompt that can be served from a cache at most."""
+    return (num_tokens - 1) // block_size * block_size
