@@ -8,6 +8,13 @@ BIN := $(VENV)/bin
 # Named for the content of pyproject.toml: a checkout changes times, not this.
 STAMP := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' '-')
 
+# A plain install, as users have it: its request path is compiled (docs/compiled.md).
+COMPILED := .venv-compiled
+COMPILED_STAMP := $(COMPILED)/.installed-$(shell find setup.py pyproject.toml \
+  proxy adapters policies -type f -not -name '*.py[co]' | sort | xargs cat | \
+  cksum | tr ' ' '-')
+BUILT := build/lib build/lib.* build/temp.* build/bdist.*
+
 # mypy and import-linter cannot follow the hook of an editable install. This tree
 # of links shows them the folders under their import names.
 TREE := build/lint
@@ -17,11 +24,12 @@ REFERENCE := docs/configuration.md
 CONFIGS := $(sort $(wildcard examples/*/config*.yaml examples/00_minimal/*.yaml))
 PYTEST := $(BIN)/pytest
 BENCH ?=
+TESTED ?= tests/unit tests/conformance
 ARGS ?=
 
 .PHONY: help
 help: ## Show this text
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 $(STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -35,6 +43,16 @@ $(STAMP):
 .PHONY: install
 install: $(STAMP) ## Make .venv with the package and all developer tools
 
+# What an earlier build left in build/lib would be installed as well.
+$(COMPILED_STAMP):
+	test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)
+	$(COMPILED)/bin/python -m pip install --quiet --upgrade pip
+	rm -rf $(BUILT)
+	$(COMPILED)/bin/python -m pip install --quiet '.[dev]'
+	rm -rf $(BUILT)
+	@rm -f $(COMPILED)/.installed-*
+	@touch $@
+
 .PHONY: run
 run: $(STAMP) ## Run the main example on two engines (ARGS="--conversations 6")
 	$(BIN)/python examples/01_two_vllm/run.py $(ARGS)
@@ -46,6 +64,10 @@ test: $(STAMP) ## Run all tests, those on real engines included
 .PHONY: test-fast
 test-fast: $(STAMP) ## Run the tests that need no engine
 	$(PYTEST) tests -m "not engines"
+
+.PHONY: test-compiled
+test-compiled: $(COMPILED_STAMP) ## Run unit and conformance tests on the compiled install
+	WARMROUTE_COMPILED=1 $(COMPILED)/bin/pytest $(TESTED)
 
 .PHONY: check
 check: lint types layers docs-check configs ## Check style, types, layers, docs, configs
@@ -91,11 +113,11 @@ format: $(STAMP) ## Format the code and sort its imports
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(STAMP) ## Compare CPU cost with nginx and the Rust routers (BENCH=--quick)
+bench: $(STAMP) $(COMPILED_STAMP) ## Compare CPU cost with nginx and the Rust routers (BENCH=--quick)
 	$(BIN)/python tests/bench/overhead/run.py $(BENCH)
 
 .PHONY: clean
 clean: ## Remove the environment and everything generated
-	rm -rf $(VENV) build dist *.egg-info .coverage .hypothesis .import_linter_cache \
+	rm -rf $(VENV) $(COMPILED) build dist *.egg-info .coverage .hypothesis .import_linter_cache \
 	  .mypy_cache .pytest_cache .ruff_cache
 	find $(FLOORS) tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,13 +10,14 @@ import signal
 import ssl
 import sys
 from collections.abc import Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 from typing import Any
 
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
-from warmroute.proxy import logs
+from warmroute.proxy import logs, router
 from warmroute.proxy.admin import make_admin
 from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
@@ -134,6 +135,7 @@ class App:
                 "policy": config.policy.name,
                 "backends": len(self.fleet.backends),
                 "version": version("warmroute"),
+                "compiled": router.__file__.endswith(tuple(EXTENSION_SUFFIXES)),
             },
         )
 

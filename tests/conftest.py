@@ -1,6 +1,7 @@
 """Fixtures that several suites share."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,23 @@ from conformance.raw_engine import RawEngine, Script
 from conformance.rig import Rig, StartRig
 from hypothesis import settings
 
+from warmroute.proxy import router
 from warmroute.proxy.app import App
 from warmroute.proxy.config import load_config
 
 # Deadlines of wall-clock time fail on a busy machine, whatever the code does.
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Skip what only works on Python source where the install is compiled."""
+    if not router.__file__.endswith(tuple(EXTENSION_SUFFIXES)):
+        return
+    skip = pytest.mark.skip(reason="the module whose name it replaces is compiled")
+    for item in items:
+        if item.get_closest_marker("pure"):
+            item.add_marker(skip)
 
 
 @pytest.fixture

@@ -130,6 +130,14 @@ class TestDockerfile:
         bases = [rest for name, rest in steps if name == "FROM"]
         assert bases == ["python:3.11-slim AS build", "python:3.11-slim"]
 
+    def test_compiler_is_there_before_the_wheel(
+        self, steps: list[tuple[str, str]]
+    ) -> None:
+        """The wheel is built after a C compiler was installed: not pure Python."""
+        runs = [rest for name, rest in steps if name == "RUN"]
+        wheel = next(i for i, run in enumerate(runs) if "pip wheel" in run)
+        assert any("install" in run and " gcc " in run for run in runs[:wheel])
+
     def test_final_stage_runs_nothing(self, final: list[tuple[str, str]]) -> None:
         """The image is its base and our environment: no packages, no compiler."""
         names = [name for name, _ in final]
@@ -149,7 +157,8 @@ class TestDockerfile:
         root = FOLDER.parents[1]
         copied = [rest.split()[:-1] for name, rest in steps if name == "COPY"]
         sources = [path for paths in copied[:-1] for path in paths]
-        assert {"pyproject.toml", "proxy", "adapters", "policies"} <= set(sources)
+        needed = {"pyproject.toml", "setup.py", "proxy", "adapters", "policies"}
+        assert needed <= set(sources)
         assert all((root / path).exists() for path in sources)
 
     def test_runs_as_nobody(self, final: list[tuple[str, str]]) -> None:

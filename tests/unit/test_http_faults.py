@@ -101,6 +101,7 @@ def test_fault_behind_an_answer_ends_the_connection_too(request_: bytes) -> None
     assert one.transport.aborted
 
 
+@pytest.mark.pure
 def test_fault_while_a_head_is_read_is_not_blamed_on_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -277,6 +277,7 @@ def test_recognised_and_parsed_answers_are_the_same(
             return
 
 
+@pytest.mark.pure
 def test_repeated_head_of_an_engine_is_parsed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import entry_points
@@ -17,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = ("proxy", "adapters", "policies")
-COPIED = ("pyproject.toml", "README.md", "LICENSE", *FLOORS)
+COPIED = ("pyproject.toml", "setup.py", "README.md", "LICENSE", *FLOORS)
 GROUPS = ("warmroute.policies", "warmroute.adapters")
 
 
@@ -27,8 +28,8 @@ def project() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy, so that no old build folder leaks into it."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy what a build reads, so that no old build folder leaks into a wheel."""
     source = tmp_path_factory.mktemp("source")
     for name in COPIED:
         if (ROOT / name).is_dir():
@@ -36,12 +37,31 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, source / name, ignore=ignored)
         else:
             shutil.copy(ROOT / name, source)
-    target = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    return source
+
+
+def build_wheel(source: Path, target: Path, **variables: str) -> tuple[Path, str]:
+    """Build the wheel; return it and what pip and setup.py said."""
+    command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps"]
     if find_spec("setuptools"):  # then the test needs no package index
         command.append("--no-build-isolation")
-    subprocess.run([*command, "--wheel-dir", target, source], check=True, timeout=100)
-    return next(target.glob("warmroute-*.whl"))
+    done = subprocess.run(
+        [*command, "--wheel-dir", target, source],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        timeout=100,
+        env={**os.environ, **variables},
+    )
+    return next(target.glob("warmroute-*.whl")), done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel of Python source, which is made in no time."""
+    target = tmp_path_factory.mktemp("wheel")
+    return build_wheel(source, target, WARMROUTE_PURE="1")[0]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +110,26 @@ def test_every_module_is_inside_a_package() -> None:
         if not (path.parent / "__init__.py").exists()
     ]
     assert orphans == []
+
+
+def test_wheel_without_compiled_modules_fits_everywhere(wheel: Path) -> None:
+    """Nothing in it is bound to a platform."""
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_missing_compiler_gives_a_pure_wheel(source: Path, tmp_path: Path) -> None:
+    """A machine without a C compiler can install, and is told what it lacks."""
+    wheel, said = build_wheel(source, tmp_path, CC="/nonexistent/cc")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert "warmroute: building pure Python (no C compiler '/nonexistent/cc'" in said
+
+
+def test_failing_compiler_leaves_no_half_of_it(source: Path, tmp_path: Path) -> None:
+    """Modules that were compiled before the failure are not in the wheel."""
+    wheel, said = build_wheel(source, tmp_path, CC="false")
+    assert "warmroute: building pure Python (compiling failed: " in said
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
 
 
 def test_wheel_holds_only_the_namespace(names: list[str]) -> None:
@@ -201,6 +241,23 @@ def test_nobody_imports_a_floor_by_its_folder(folder: str) -> None:
         if (bad := imported(path) & set(FLOORS))
     }
     assert guilty == {}
+
+
+def test_source_archive_can_be_built(source: Path, tmp_path: Path) -> None:
+    """It holds the build script and every module, and nothing that is generated."""
+    code = "from setuptools.build_meta import build_sdist as it; print(it(r'%s'))"
+    subprocess.run(
+        [sys.executable, "-c", code % tmp_path], cwd=source, check=True, timeout=100
+    )
+    with tarfile.open(next(tmp_path.glob("warmroute-*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    modules = {
+        str(path.relative_to(ROOT))
+        for floor in FLOORS
+        for path in (ROOT / floor).rglob("*.py")
+    }
+    assert modules | {"setup.py", "pyproject.toml"} <= names
+    assert not [name for name in names if name.endswith((".c", ".so"))]
 
 
 def test_source_archive_takes_tests_and_examples() -> None:

@@ -1,6 +1,5 @@
 """Know how to install, configure and start each proxy under test."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -8,6 +7,7 @@ import sys
 import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 ROUTERS = {"sglang-router": "0.3.2", "vllm-router": "0.1.17"}
@@ -67,6 +67,8 @@ class Site:
     port: int
     spare_port: int
     engine_ports: Sequence[int]
+    python: Path
+    """The interpreter whose warmroute is measured."""
 
     @property
     def engine_urls(self) -> list[str]:
@@ -148,10 +150,19 @@ def _router(module: str, policy: str) -> Callable[[Site], list[str]]:
     return command
 
 
+def is_compiled(python: Path) -> bool:
+    """Tell whether the request path of *python*'s warmroute is compiled."""
+    code = "import warmroute.proxy.router as it; print(it.__file__)"
+    done = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    if done.returncode:
+        raise Unavailable(f"warmroute is not installed for {python}")
+    return done.stdout.strip().endswith(tuple(EXTENSION_SUFFIXES))
+
+
 def _warmroute(policy: str) -> Callable[[Site], list[str]]:
     def command(site: Site) -> list[str]:
-        if importlib.util.find_spec("warmroute.proxy.cli") is None:
-            raise Unavailable(f"warmroute is not installed for {sys.executable}")
         config = site.folder / "warmroute.yaml"
         config.write_text(
             WARMROUTE_CONFIG.format(
@@ -165,7 +176,7 @@ def _warmroute(policy: str) -> Callable[[Site], list[str]]:
             )
         )
         module = "warmroute.proxy.cli"
-        return [sys.executable, "-m", module, "serve", "-c", str(config)]
+        return [str(site.python), "-m", module, "serve", "-c", str(config)]
 
     return command
 

@@ -49,6 +49,7 @@ class Report:
     idle_mib: dict[str, float] = field(default_factory=dict)
     loaded_mib: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     def cost(self, proxy: str, workload: str) -> float | None:
         """Return the median CPU microseconds, None when not measured."""
@@ -70,6 +71,7 @@ class Report:
         rows = [["proxy", *heads, "RSS idle", "loaded", "errors", "lost", "twice"]]
         rows += [self._row(p) for p in self.proxies if p not in self.skipped]
         lines = list(_aligned(rows))
+        lines += [f"{name}: {note}" for name, note in self.notes.items()]
         lines += [f"{name}: skipped: {why}" for name, why in self.skipped.items()]
         return "\n".join(lines)
 

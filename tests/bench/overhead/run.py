@@ -1,6 +1,8 @@
 """Measure the CPU cost of proxies side by side, against a mock engine.
 
 Usage: python tests/bench/overhead/run.py [--quick] [--reps N] [--json FILE]
+
+warmroute is that of --python: .venv-compiled when `make` made it, else this one.
 """
 
 import argparse
@@ -22,13 +24,14 @@ from types import FrameType
 from typing import NoReturn
 
 from bodies import WORKLOADS, Workload, write_bodies
-from peers import DEFAULT_PROXIES, PROXIES, Site, Unavailable
+from peers import DEFAULT_PROXIES, PROXIES, Site, Unavailable, is_compiled
 from process_tree import ProcessTree, pin
 from report import Report, Sample
 
 NUM_ENGINES = 8
 READY_TIMEOUT_S = 60.0
 HERE = Path(__file__).parent
+COMPILED = HERE.parents[2] / ".venv-compiled" / "bin" / "python"
 PROBE = b'{"model":"mock","messages":[{"role":"user","content":"hello"}]}'
 
 
@@ -141,10 +144,9 @@ def is_answering(port: int) -> bool:
 
 
 def start_proxy(
-    name: str, bench: Bench, folder: Path, core: int | None, stack: ExitStack
+    name: str, bench: Bench, site: Site, core: int | None, stack: ExitStack
 ) -> tuple[ProcessTree, int]:
     """Start a proxy and wait until it answers; return it and its port."""
-    site = Site(folder / name, free_port(), free_port(), bench.engine_ports)
     site.folder.mkdir()
     tree = ProcessTree(PROXIES[name](site), core, site.folder / "log")
     stack.callback(tree.stop)
@@ -158,6 +160,12 @@ def start_proxy(
             )
         time.sleep(0.2)
     return tree, site.port
+
+
+def describe(python: Path) -> str:
+    """Say which warmroute the figures are of."""
+    kind = "compiled" if is_compiled(python) else "pure Python, not compiled"
+    return f"{kind} ({python})"
 
 
 def cores() -> tuple[int | None, int | None]:
@@ -190,7 +198,11 @@ def compare(
         for name in options.proxies:
             print(f"starting {name}", file=sys.stderr)
             try:
-                tree, port = start_proxy(name, bench, folder, core, stack)
+                if name.startswith("warmroute"):
+                    report.notes[name] = describe(options.python)
+                ports = free_port(), free_port()
+                site = Site(folder / name, *ports, bench.engine_ports, options.python)
+                tree, port = start_proxy(name, bench, site, core, stack)
             except (Unavailable, OSError, subprocess.SubprocessError) as error:
                 report.skipped[name] = str(error)
                 continue
@@ -221,6 +233,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument(
         "--proxies", nargs="+", choices=list(PROXIES), default=list(DEFAULT_PROXIES)
+    )
+    parser.add_argument(
+        "--python",
+        type=Path,
+        default=COMPILED if COMPILED.exists() else Path(sys.executable),
+        help="interpreter that has the warmroute to measure (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples")
     parser.add_argument(
