@@ -92,6 +92,8 @@ class Tree:
             recency = self.holders.all[holder].recency
             if recency is not None:
                 recency.push(head)
+                if holder in run.used:
+                    recency.push(run)  # it is deeper now, so it goes first
         return head
 
     def append(

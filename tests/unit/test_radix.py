@@ -207,6 +207,19 @@ def fill_with_events(index: PrefixIndex, num_blocks: int, length: int) -> None:
         index.store(holder, None, long_chain(seed, length), 16, float(seed))
 
 
+class TestEvictionAfterASplit:
+    def test_the_deeper_half_goes_first(self) -> None:
+        """A run that another holder's chain has split is still cut from its tail."""
+        index = PrefixIndex()
+        a, b = index.add_holder("a"), index.add_holder("b")
+        index.set_capacity(a, 100)
+        hashes = [11, 12]
+        index.insert(a, hashes, 4, 1)
+        index.insert(b, hashes[:1], 4, 2)
+        index.evict(a, 4)
+        assert index.match(hashes).gpu == [1, 1]
+
+
 class TestMemory:
     @pytest.mark.parametrize(
         ("fill", "length", "num_blocks"),

@@ -258,6 +258,10 @@ class IndexMachine(RuleBasedStateMachine):
         for counts in self.model.counts.values():
             for path in [one for one, count in counts.items() if not count]:
                 del counts[path]
+        # What nobody holds any more is forgotten, that it was announced included.
+        self.model.announced = {
+            path for path in self.model.announced if self.model.is_present(path)
+        }
         for holder, counts in self.model.counts.items():
             assert len(counts) == self.index.blocks(holder)
             assert len(counts) * TOKENS == self.index.tokens(holder)
