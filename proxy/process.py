@@ -21,9 +21,8 @@ _M_TOP_PAD = -2
 _M_MMAP_THRESHOLD = -3
 _MIB = 1 << 20
 
-# Measured: young garbage that still is in the cache is cheapest to collect, so more
-# than some 1000 objects cost CPU and pauses; what costs most are full collections.
-_THRESHOLDS = (1000, 20, 50)
+# A request leaves no cycles, so a collection finds next to nothing: look seldom.
+_THRESHOLDS = (10_000, 20, 50)
 
 
 def tune_allocator() -> None:
