@@ -156,11 +156,6 @@ class Decision:
         """Return the classes of the prompt's tokens, once an engine answered."""
         return None if self.classes is None else TokenClasses(*self.classes)
 
-    @property
-    def is_settled(self) -> bool:
-        """Return whether the outcome is known."""
-        return self.status is not None
-
     def classify(self, seen: int, prompt_tokens: int | None) -> Classes:
         """Put the prompt's tokens into classes, by the engine's count if it told.
 
