@@ -1,0 +1,1 @@
+"""A small real engine in NumPy, for machines without a GPU."""

@@ -1,0 +1,1 @@
+"""Continuous batching over one model and one block pool."""

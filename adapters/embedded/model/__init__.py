@@ -1,0 +1,1 @@
+"""Llama-shaped models in NumPy over paged KV."""

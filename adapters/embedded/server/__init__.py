@@ -1,0 +1,1 @@
+"""The engine's HTTP, metrics and KV event interfaces."""
