@@ -54,7 +54,11 @@ $(COMPILED_STAMP):
 	@touch $@
 
 .PHONY: run
-run: $(STAMP) ## Run the main example on two engines (ARGS="--conversations 6")
+run: $(STAMP) ## Run the demo on two embedded engines (ARGS="--once")
+	$(BIN)/warmroute demo $(ARGS)
+
+.PHONY: run-vllm
+run-vllm: $(STAMP) ## Run the main example on two real vLLM engines (ARGS="--keep")
 	$(BIN)/python examples/01_two_vllm/run.py $(ARGS)
 
 .PHONY: test

@@ -11,10 +11,11 @@ import pytest_asyncio
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01_two_vllm"
 sys.path.insert(0, str(EXAMPLE))
 
-from two_vllm.compare import warm_up  # noqa: E402
 from two_vllm.engines import Engine, EngineOptions, running_engines  # noqa: E402
 from two_vllm.environment import ensure_environment  # noqa: E402
 from two_vllm.models import ensure_tiny  # noqa: E402
+
+from warmroute.proxy.demo.compare import warm_up  # noqa: E402
 
 MODEL = "tiny"
 # Every byte is a token of the tiny model, so prompts are long: the pool of an

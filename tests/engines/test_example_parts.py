@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import pytest
 from two_vllm import environment
-from two_vllm.chats import num_chats, read_chats
-from two_vllm.compare import outcome
-from two_vllm.engines import Counters, parse_counters
 from two_vllm.environment import ensure_environment, environment_folder
-from two_vllm.errors import ExampleError
-from two_vllm.load import Answer, percentile
-from two_vllm.report import is_good, verdict
+
+from warmroute.proxy.demo.chats import num_chats, read_chats
+from warmroute.proxy.demo.compare import outcome
+from warmroute.proxy.demo.engine_view import Counters, parse_counters
+from warmroute.proxy.demo.errors import DemoError
+from warmroute.proxy.demo.load import Answer, percentile
+from warmroute.proxy.demo.report import is_good, verdict
 
 ENVIRONMENT = "two_vllm.environment"
 METRICS = """\
@@ -44,7 +45,7 @@ class FakeCommands:
         self.lines.append(line)
         if self._failing and self._failing in line:
             log.write_text(self._log_text)
-            raise ExampleError(f"pip failed, its log is {log}")
+            raise DemoError(f"pip failed, its log is {log}")
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +128,7 @@ def test_a_failed_install_leaves_no_ready_environment(
 ) -> None:
     failing = FakeCommands("pip", "ERROR: No matching distribution found for torch")
     monkeypatch.setattr(environment, "run_logged", failing)
-    with pytest.raises(ExampleError, match=r"log is .*\n.*PIP_EXTRA_INDEX_URL"):
+    with pytest.raises(DemoError, match=r"log is .*\n.*PIP_EXTRA_INDEX_URL"):
         ensure_environment()
     assert not environment.is_ready(environment_folder())
 
@@ -136,14 +137,14 @@ def test_a_full_disk_is_named_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(f"{ENVIRONMENT}.shutil.disk_usage", lambda _: FakeDisk(10**9))
-    with pytest.raises(ExampleError, match=r"has 1\.0 GB free.*WARMROUTE_CACHE"):
+    with pytest.raises(DemoError, match=r"has 1\.0 GB free.*WARMROUTE_CACHE"):
         ensure_environment()
     assert not environment_folder().exists()
 
 
 def test_a_python_without_vllm_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{ENVIRONMENT}.sys.version_info", (3, 9))
-    with pytest.raises(ExampleError, match=r"Python 3\.9"):
+    with pytest.raises(DemoError, match=r"Python 3\.9"):
         ensure_environment()
 
 

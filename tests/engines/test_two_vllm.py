@@ -10,12 +10,13 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from two_vllm.chats import read_chats
-from two_vllm.compare import Outcome, Workload, run_policy
 from two_vllm.engines import Engine
-from two_vllm.load import Answer, ask
-from two_vllm.progress import Step
-from two_vllm.proxy import Warmroute, running_warmroute
+
+from warmroute.proxy.demo.chats import read_chats
+from warmroute.proxy.demo.compare import Outcome, Workload, run_policy
+from warmroute.proxy.demo.front import Front, running_front
+from warmroute.proxy.demo.load import Answer, ask
+from warmroute.proxy.demo.progress import Step
 
 pytestmark = [
     pytest.mark.engines,
@@ -51,9 +52,9 @@ async def outcomes(
 @pytest_asyncio.fixture(loop_scope="session")
 async def warmroute(
     engines: Sequence[Engine], http: aiohttp.ClientSession, tmp_path: Path
-) -> AsyncIterator[Warmroute]:
+) -> AsyncIterator[Front]:
     log = tmp_path / "warmroute.log"
-    async with running_warmroute("expected_ttft", engines, log, http) as running:
+    async with running_front("expected_ttft", engines, log, http) as running:
         yield running
 
 
@@ -89,7 +90,7 @@ async def test_expected_ttft_finds_warmer_caches_than_round_robin(
 
 
 async def test_a_stream_has_the_structure_the_engine_gave_it(
-    engines: Sequence[Engine], warmroute: Warmroute, http: aiohttp.ClientSession
+    engines: Sequence[Engine], warmroute: Front, http: aiohttp.ClientSession
 ) -> None:
     """Texts may differ between cold and warm prefills, so shapes are compared."""
     direct = await _stream(http, engines[0].url)
@@ -99,7 +100,7 @@ async def test_a_stream_has_the_structure_the_engine_gave_it(
 
 
 async def test_a_killed_engine_fails_only_the_streams_begun_on_it(
-    engines: Sequence[Engine], warmroute: Warmroute, http: aiohttp.ClientSession
+    engines: Sequence[Engine], warmroute: Front, http: aiohttp.ClientSession
 ) -> None:
     """The engine then comes back on its port and gets requests again."""
     killed = engines[1]
@@ -123,7 +124,7 @@ async def test_a_killed_engine_fails_only_the_streams_begun_on_it(
 
 
 async def _ask(
-    http: aiohttp.ClientSession, warmroute: Warmroute, text: str, max_tokens: int
+    http: aiohttp.ClientSession, warmroute: Front, text: str, max_tokens: int
 ) -> Answer:
     messages = [{"role": "user", "content": text}]
     return await ask(http, warmroute.url, MODEL, messages, max_tokens, ignore_eos=True)
@@ -139,7 +140,7 @@ async def _has_streams(engine: Engine) -> None:
 
 async def _short_chat(
     http: aiohttp.ClientSession,
-    warmroute: Warmroute,
+    warmroute: Front,
     killed: Engine,
     user: int,
     answers: list[Answer],
@@ -159,7 +160,7 @@ async def _revive(engine: Engine) -> None:
 
 
 async def _reaches(
-    engine: Engine, warmroute: Warmroute, http: aiohttp.ClientSession
+    engine: Engine, warmroute: Front, http: aiohttp.ClientSession
 ) -> None:
     async with asyncio.timeout(60):
         while True:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from warmroute.policies.errors import BackendUnavailable
+from warmroute.policies.errors import BackendUnavailable, ConfigError
+from warmroute.policies.registry import Registry
 from warmroute.proxy.cli import build_parser, main
+from warmroute.proxy.command import Command
 from warmroute.proxy.config import Config
 
 Capture = pytest.CaptureFixture[str]
@@ -132,13 +134,30 @@ class TestUsage:
         assert main([]) == 2
         assert "usage: warmroute" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("command", [[], ["serve"], ["schema"]])
+    @pytest.mark.parametrize("command", [[], ["serve"], ["schema"], ["demo"]])
     def test_help_shows_an_example(self, command: list[str], capsys: Capture) -> None:
         with pytest.raises(SystemExit) as caught:
             build_parser().parse_args([*command, "--help"])
         assert caught.value.code == 0
         example = " ".join(["  warmroute", *(command or ["serve"])])
         assert example in capsys.readouterr().out.partition("examples:")[2]
+
+    def test_broken_command_is_left_out_with_a_line(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """A distribution's command that does not import breaks no other one."""
+
+        def get(registry: Registry[Command], name: str) -> type[Command]:
+            if name == "demo":
+                raise ConfigError("command 'demo': cannot import it")
+            return found(registry, name)
+
+        found = Registry[Command].get
+        monkeypatch.setattr(Registry, "get", get)
+        assert main(["schema"]) == 0
+        assert (
+            capsys.readouterr().err == "warmroute: command 'demo': cannot import it\n"
+        )
 
     def test_version(self, capsys: Capture) -> None:
         with pytest.raises(SystemExit):
@@ -154,6 +173,23 @@ class TestUsage:
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
         assert result.stdout == "[]\n"
+
+
+class TestDemo:
+    @pytest.mark.parametrize(
+        ("flags", "complaint"),
+        [
+            (["--conversations", "99"], "--conversations must be at most 32"),
+            (["--users", "0"], "--users: must be at least 1, got 0"),
+        ],
+    )
+    def test_bad_count_is_2(
+        self, flags: list[str], complaint: str, capsys: Capture
+    ) -> None:
+        with pytest.raises(SystemExit) as caught:
+            main(["demo", *flags])
+        assert caught.value.code == 2
+        assert complaint in capsys.readouterr().err
 
 
 class TestSchema:

@@ -15,25 +15,28 @@ README = (ROOT / "README.md").read_text()
 HEADER = re.compile(r"x-[a-z]+(?:-[a-z]+)+")
 
 
-def _flags() -> set[str]:
+PAGES = {"demo": "demo.md", "engine": "embedded-engine.md"}
+
+
+def _flags() -> set[tuple[str, str]]:
     commands = next(
         action
         for action in build_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
     return {
-        flag
-        for command in commands.choices.values()
+        (name, flag)
+        for name, command in commands.choices.items()
         for action in command._actions
         for flag in action.option_strings
         if flag not in ("-h", "--help")
     }
 
 
-@pytest.mark.parametrize("flag", sorted(_flags()))
-def test_flag_is_documented(flag: str) -> None:
-    """Every command-line flag stands in docs/operations.md."""
-    assert f"`{flag}" in DOCS["operations.md"]
+@pytest.mark.parametrize(("command", "flag"), sorted(_flags()))
+def test_flag_is_documented(command: str, flag: str) -> None:
+    """Every command-line flag stands in the page of its command."""
+    assert f"`{flag}" in DOCS[PAGES.get(command, "operations.md")]
 
 
 def _headers() -> set[str]:
@@ -98,11 +101,12 @@ def test_tables_are_whole(name: str, text: str) -> None:
 
 
 def test_the_main_example_takes_options() -> None:
-    """`make run ARGS=...` hands them to the script, and the help says so."""
+    """`make run-vllm ARGS=...` hands them to the script, and the help says so."""
     makefile = (ROOT / "Makefile").read_text()
     assert "examples/01_two_vllm/run.py $(ARGS)" in makefile
-    assert re.search(r"^run: .*ARGS=", makefile, re.MULTILINE)
-    assert "make run ARGS=" in (ROOT / "examples/01_two_vllm/README.md").read_text()
+    assert re.search(r"^run-vllm: .*ARGS=", makefile, re.MULTILINE)
+    page = (ROOT / "examples/01_two_vllm/README.md").read_text()
+    assert "make run-vllm ARGS=" in page
 
 
 @pytest.mark.parametrize("name", sorted(DOCS))

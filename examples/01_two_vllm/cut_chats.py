@@ -1,6 +1,6 @@
-"""Cut the excerpts beside this file out of the published data.
+"""Cut the excerpts in `proxy/demo/data` out of the published data.
 
-Usage: ``python cut.py TRAJECTORIES QUESTIONS``, where TRAJECTORIES is
+Usage: ``python cut_chats.py TRAJECTORIES QUESTIONS``, where TRAJECTORIES is
 ``historical_trajectories/gpt-4o-airline.json`` of sierra-research/tau-bench
 at commit 59a200c6, and QUESTIONS is
 ``fastchat/llm_judge/data/mt_bench/question.jsonl`` of lm-sys/FastChat at
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[2] / "proxy" / "demo" / "data"
 _MAX_CHATS = 24
 _MAX_CHAT_CHARS = 9000
 _MAX_MESSAGE_CHARS = 2500

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from two_vllm.chats import Chat, Message
+from warmroute.proxy.demo.chats import Chat, Message
 
 _READ_S = 120.0
 

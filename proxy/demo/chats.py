@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent / "data"
 _QUESTIONS_A_CHAT = 8
 _AIRLINE_A_MT_BENCH = 3
 

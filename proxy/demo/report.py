@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from two_vllm.compare import Outcome
+from warmroute.proxy.demo.compare import Outcome
 
 _COLUMNS: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
     ("policy", lambda o: o.policy),
@@ -14,6 +14,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
     ("cached tokens", lambda o: f"{o.cached_tokens:,}"),
     ("hits counted", lambda o: f"{o.engine_hit_tokens:,}"),
     ("hit ratio", lambda o: f"{o.hit_ratio:.1%}"),
+    ("paid twice", lambda o: _share(o.paid_twice_ratio)),
     ("TTFT mean", lambda o: _ms(o.ttft_mean_s)),
     ("p50", lambda o: _ms(o.ttft_p50_s)),
     ("p99", lambda o: _ms(o.ttft_p99_s)),
@@ -81,3 +82,7 @@ def _backends(outcome: Outcome) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms"
+
+
+def _share(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1%}"

@@ -1,0 +1,1 @@
+"""The commands of ``warmroute``, found through the group `warmroute.commands`."""

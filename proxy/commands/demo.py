@@ -1,0 +1,105 @@
+"""``warmroute demo``: two engines, the proxy, real chats, and a table."""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+_NAMES = ("a", "b")
+
+
+class DemoCommand:
+    """Run two embedded engines with warmroute in front, and compare."""
+
+    name = "demo"
+    help = "show it: two engines, the proxy, real chats, a table"
+    description = (
+        "Start two embedded engines with a small real model, play the same real chats "
+        "through warmroute under round_robin and then expected_ttft, print what the "
+        "engines counted, and stay up to be tried. Needs warmroute[embedded], and no "
+        "GPU."
+    )
+    examples = """examples:
+  warmroute demo
+  warmroute demo --once
+  warmroute demo --once --policy least_requests --policy expected_ttft --json
+
+exit codes: 0 all answered, 1 something failed, 2 bad usage
+"""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags."""
+        add = parser.add_argument
+        add("--once", action="store_true", help="end after the table")
+        add(
+            "--policy",
+            action="append",
+            metavar="NAME",
+            help="policy to play under, repeatable (default: round_robin, then "
+            "expected_ttft); 'direct' is the client's own round robin",
+        )
+        add("--users", type=positive, default=4, help="requests at a time (4)")
+        add("--conversations", type=positive, default=12, help="chats in all (12)")
+        add("--open", type=positive, default=2, help="chats a user keeps open (2)")
+        add("--max-tokens", type=positive, default=8, help="tokens an answer (8)")
+        add("--blocks", type=positive, default=384, help="blocks of an engine (384)")
+        add("--model", metavar="PATH", help="model, as `warmroute engine` takes it")
+        add("--json", action="store_true", help="print JSON, not a table")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Play it and return the exit code."""
+        from warmroute.proxy.demo.chats import num_chats
+
+        if options.conversations > num_chats():
+            options.parser.error(f"--conversations must be at most {num_chats()}")
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        try:
+            return asyncio.run(_play(options))
+        except KeyboardInterrupt:
+            print("\ninterrupted, all stopped", file=sys.stderr)
+            raise
+
+
+async def _play(options: argparse.Namespace) -> int:
+    import aiohttp
+
+    from warmroute.proxy.demo.chats import read_chats
+    from warmroute.proxy.demo.compare import Workload
+    from warmroute.proxy.demo.embedded import EngineOptions, running_engines
+    from warmroute.proxy.demo.show import POLICIES, Show, model_name
+
+    folder = Path(tempfile.mkdtemp(prefix="warmroute-demo-"))
+    print(f"logs: {folder}", file=sys.stderr)
+    settings = EngineOptions(options.blocks, options.model)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with (
+        aiohttp.ClientSession(connector=connector) as http,
+        running_engines(settings, _NAMES, folder, http) as engines,
+    ):
+        workload = Workload(
+            read_chats(options.conversations),
+            options.users,
+            options.open,
+            await model_name(engines[0], http),
+            options.max_tokens,
+            think_s=0.2,
+        )
+        policies = options.policy or POLICIES
+        show = Show(workload, policies, not options.once, options.json)
+        return await show.run(engines, folder, http)
+
+
+def positive(text: str) -> int:
+    """Read a count from the command line; at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _interrupt(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGINT)

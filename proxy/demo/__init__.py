@@ -1,0 +1,1 @@
+"""Two engines, warmroute in front, and the same chats under two policies."""

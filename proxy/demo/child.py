@@ -1,0 +1,125 @@
+"""A server run as a child process, with its output in a log file."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+from warmroute.proxy.demo.errors import DemoError
+
+_TAIL_LINES = 8
+
+
+class Child:
+    """One child process in its own group, so that its children end with it.
+
+    Args:
+        name: What it is called in messages.
+        log: Where its output is appended.
+        patience_s: How long it may take to start.
+        grace_s: How long it may take to stop before it is killed.
+    """
+
+    __slots__ = ("_grace_s", "_patience_s", "_process", "log", "name")
+
+    def __init__(
+        self, name: str, log: Path, patience_s: float = 30.0, grace_s: float = 10.0
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._patience_s = patience_s
+        self._grace_s = grace_s
+        self._process: Process | None = None
+
+    def __repr__(self) -> str:
+        pid = self._process.pid if self._process else None
+        return f"<Child {self.name} pid={pid}>"
+
+    async def start(
+        self, arguments: Sequence[str], environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Launch the process; does not wait until it serves."""
+        with self.log.open("ab") as sink:
+            self._process = await asyncio.create_subprocess_exec(
+                *arguments,
+                stdin=DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=os.environ if environ is None else environ,
+                start_new_session=True,
+            )
+
+    async def ready(
+        self,
+        is_ready: Callable[[], Awaitable[bool]],
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wait until *is_ready* says so, calling *tick* meanwhile.
+
+        Raises:
+            DemoError: It ended or took too long; quotes its log's end.
+        """
+        deadline = time.monotonic() + self._patience_s
+        while not await is_ready():
+            if self._process is None or self._process.returncode is not None:
+                raise DemoError(self._failure("ended while starting"))
+            if time.monotonic() > deadline:
+                raise DemoError(self._failure(f"not ready in {self._patience_s:.0f} s"))
+            tick()
+            await asyncio.sleep(0.1)
+
+    def kill(self) -> None:
+        """End the process and all its children at once."""
+        if self._process is not None:
+            _signal_group(self._process.pid, signal.SIGKILL)
+
+    async def stop(self) -> int | None:
+        """End it politely, then for sure; returns its exit code.
+
+        Safe to call again: the second call returns None.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        try:
+            if process.returncode is None:
+                _signal_group(process.pid, signal.SIGTERM)
+            async with asyncio.timeout(self._grace_s):
+                await process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            _signal_group(process.pid, signal.SIGKILL)
+        return await process.wait()
+
+    def _failure(self, what: str) -> str:
+        return (
+            f"{self.name} {what}; its log is {self.log} and ends with:\n"
+            f"{log_tail(self.log)}"
+        )
+
+
+def log_tail(log: Path) -> str:
+    """Return the last few lines of *log*, indented."""
+    if not log.exists():
+        return "  (nothing)"
+    lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+    return "\n".join(f"  {line[:300]}" for line in lines) or "  (nothing)"
+
+
+def free_port() -> int:
+    """Return a loopback port that is free right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,97 @@
+"""Run ``warmroute serve`` as a child process, in front of a demo's engines."""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from warmroute.proxy.demo.child import Child, free_port
+from warmroute.proxy.demo.engine_view import EngineView
+
+CONFIG = Path(__file__).parent / "data" / "config.yaml"
+"""The configuration that is used; its variables are set below."""
+
+
+class Front:
+    """A running warmroute: its two ports and its process."""
+
+    __slots__ = ("_child", "_config", "admin_url", "url")
+
+    def __init__(self, log: Path, config: Path = CONFIG) -> None:
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.admin_url = f"http://127.0.0.1:{free_port()}"
+        self._config = config
+        self._child = Child("warmroute", log)
+
+    def __repr__(self) -> str:
+        return f"<Front {self.url}>"
+
+    async def start(self, policy: str, engines: Sequence[EngineView]) -> None:
+        """Launch the process in front of two engines."""
+        environ = {
+            **_clean_environ(),
+            "POLICY": policy,
+            "LISTEN": self.url.removeprefix("http://"),
+            "ADMIN": self.admin_url.removeprefix("http://"),
+            "ENGINE_A": engines[0].url,
+            "ENGINE_B": engines[1].url,
+        }
+        command = (sys.executable, "-m", "warmroute.proxy.cli", "serve")
+        await self._child.start((*command, "-c", str(self._config)), environ)
+
+    async def ready(self, http: aiohttp.ClientSession) -> None:
+        """Wait until both backends are up.
+
+        Raises:
+            DemoError: It ended or took too long; quotes its log's end.
+        """
+
+        async def all_up() -> bool:
+            try:
+                backends = (await self.state(http))["backends"]
+            except (aiohttp.ClientError, TimeoutError):
+                return False
+            return all(backend["state"] == "up" for backend in backends)
+
+        await self._child.ready(all_up)
+
+    async def state(self, http: aiohttp.ClientSession) -> dict[str, Any]:
+        """Return what the admin port tells."""
+        async with http.get(f"{self.admin_url}/api/state") as answer:
+            content: dict[str, Any] = await answer.json()
+            return content
+
+    async def stop(self) -> int | None:
+        """End the process and return its exit code."""
+        return await self._child.stop()
+
+
+@asynccontextmanager
+async def running_front(
+    policy: str,
+    engines: Sequence[EngineView],
+    log: Path,
+    http: aiohttp.ClientSession,
+    config: Path = CONFIG,
+) -> AsyncIterator[Front]:
+    """Run warmroute in front of *engines* for the length of the block."""
+    front = Front(log, config)
+    try:
+        await front.start(policy, engines)
+        await front.ready(http)
+        yield front
+    finally:
+        await front.stop()
+
+
+def _clean_environ() -> Mapping[str, str]:
+    """Return the environment without variables that would change the config."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("WARMROUTE_")
+    }
