@@ -1,7 +1,8 @@
-"""What engines announce of their blocks: counted, and found by hash."""
+"""What engines announce of their blocks: counted, and found by the engines' keys."""
 
 from collections.abc import Sequence
 
+from warmroute.policies.kv.holders import NUM_TIERS
 from warmroute.policies.kv.run import Run
 from warmroute.policies.kv.tree import EXTRA_BYTES, Tree
 
@@ -9,38 +10,64 @@ from warmroute.policies.kv.tree import EXTRA_BYTES, Tree
 class Announced(Tree):
     """The tree, fed by the events of engines.
 
-    An engine may announce a block more than once and then removes it as often.
+    An engine names a block by a key of its own, which says nothing to others and is
+    known until the block is gone. It may announce a block more than once and then
+    removes it as often. A holder that announces is never mirrored as well.
     """
+
+    def find(self, holder: int, key: int) -> int | None:
+        """Return the hash of the block announced as *key*, in any tier of a backend.
+
+        Args:
+            holder: A tier of the backend.
+            key: The engine's key of the block.
+        """
+        for tier in self._tiers(holder):
+            run = self.holders.all[tier].known.get(key)
+            if run is not None:
+                return run.hashes[run.position(tier, key)]
+        return None
 
     def store(
         self,
         holder: int,
-        parent_hash: int | None,
+        parent_key: int | None,
+        keys: Sequence[int],
         hashes: Sequence[int],
         tokens: int,
         stamp: float,
     ) -> bool:
-        """Count blocks that an engine says it has stored behind *parent_hash*.
+        """Count blocks that an engine says it has stored behind *parent_key*.
 
         A block that the holder has already is counted once more, and then takes one
-        more `remove_block` to go. None as parent means the start of a prompt.
+        more `remove_block` to go. O(blocks).
+
+        Args:
+            holder: The tier of the backend.
+            parent_key: Key of the block in front, which may lie in another tier of
+                the backend; None at the start of a prompt.
+            keys: The engine's key of each block.
+            hashes: Hash of each block, chained behind that of the parent.
+            tokens: Tokens a block.
+            stamp: Greater than all before.
 
         Returns:
             False, with nothing changed, when the parent is unknown.
         """
-        run, at = self.root, 0
-        if parent_hash is not None:
-            found = self.by_hash.get(parent_hash)
-            if found is None:
+        run, at, done = self.root, 0, 0
+        if parent_key is not None:
+            for tier in self._tiers(holder):
+                found = self.holders.all[tier].known.get(parent_key)
+                if found is not None:
+                    run, at = found, found.position(tier, parent_key) + 1
+                    break
+            else:
                 return False
-            run, at = found, _position(found, parent_hash) + 1
-        done = 0
         while done < len(hashes):
             if at == len(run.hashes):
                 child = (run.children or {}).get(hashes[done])
                 if child is None:
-                    rest = hashes[done:] if done else hashes
-                    self.index(self.append(run, holder, rest, tokens, stamp))
+                    self._append(run, holder, keys, hashes, done, tokens, stamp)
                     break
                 run, at = child, 0
             num_common = run.common(hashes, done, at)
@@ -50,62 +77,69 @@ class Announced(Tree):
             if run.held(holder) < at:
                 self.split(run, at)
                 at = 0
-            self._count(run, holder, at, num_common, stamp)
-            at, done = at + num_common, done + num_common
+            end = done + num_common
+            self._count(run, holder, at, keys[done:end], stamp)
+            at, done = at + num_common, end
         self.enforce(holder)
         return True
 
-    def remove_block(self, holder: int, block: int) -> bool:
+    def remove_block(self, holder: int, key: int) -> bool:
         """Count out one block that an engine says it has removed.
 
         The blocks behind it stay; they cannot be matched until it comes back.
-        Blocks that came by `insert` alone are searched for, in O(blocks).
 
         Returns:
             Whether the holder had the block.
         """
         owner = self.holders.all[holder]
-        run = self.by_hash.get(block)
-        if run is None and owner.mirrored:
-            run = self._search(holder, block)
+        run = owner.known.get(key)
         if run is None:
             return False
-        at, held = _position(run, block), run.held(holder)
-        if at >= held:
-            return False
-        num_extra = owner.extra.get(block, 0)
+        num_extra = owner.extra.get(key, 0)
         if num_extra > 1:
-            owner.extra[block] = num_extra - 1
+            owner.extra[key] = num_extra - 1
         elif num_extra:
-            del owner.extra[block]
+            del owner.extra[key]
             self.num_bytes -= EXTRA_BYTES
         else:
-            if at < held - 1:
+            at = run.position(holder, key)
+            if at < run.held(holder) - 1:
                 run = self.split(run, at + 1)
             self.drop(run, holder, at)
         return True
 
-    def _count(
-        self, run: Run, holder: int, at: int, num_blocks: int, stamp: float
+    def _tiers(self, holder: int) -> Sequence[int]:
+        """Return all tiers of a holder's backend, itself first."""
+        first = holder - holder % NUM_TIERS
+        return (holder, *range(first, holder), *range(holder + 1, first + NUM_TIERS))
+
+    def _append(
+        self,
+        parent: Run,
+        holder: int,
+        keys: Sequence[int],
+        hashes: Sequence[int],
+        done: int,
+        tokens: int,
+        stamp: float,
     ) -> None:
-        self.index(run)
+        if done:
+            keys, hashes = keys[done:], hashes[done:]
+        run = self.append(parent, holder, hashes, tokens, stamp)
+        self.name(run, holder, keys)
+
+    def _count(
+        self, run: Run, holder: int, at: int, keys: Sequence[int], stamp: float
+    ) -> None:
+        """Count the blocks of *run* from *at* on, of which the holder has some."""
+        end = at + len(keys)
+        held = self.hold(run, holder, end, stamp)
+        if held < end:
+            self.name(run, holder, keys[held - at :] if held > at else keys)
+            keys = keys[: held - at]
         extra = self.holders.all[holder].extra
-        held = self.hold(run, holder, at + num_blocks, stamp)
-        for block in run.hashes[at : min(held, at + num_blocks)]:
-            num_extra = extra.get(block, 0)
-            extra[block] = num_extra + 1
+        for key in keys:
+            num_extra = extra.get(key, 0)
+            extra[key] = num_extra + 1
             if not num_extra:
                 self.num_bytes += EXTRA_BYTES
-
-    def _search(self, holder: int, block: int) -> Run | None:
-        for run in self.root.walk():
-            if holder in run.used and block in run.hashes:
-                return run
-        return None
-
-
-def _position(run: Run, block: int) -> int:
-    """Return where *block* is in *run*; O(1) for the last one, else O(n)."""
-    if run.hashes[-1] == block:
-        return len(run.hashes) - 1
-    return run.hashes.index(block)

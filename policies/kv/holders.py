@@ -2,11 +2,17 @@
 
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.kv.recency import Recency
+from warmroute.policies.kv.run import Run
 
-TIERS = ("gpu", "host", "disk")
-"""Where blocks lie, fastest first."""
+TIERS = ("gpu", "promised", "host", "disk")
+"""Where blocks lie, fastest first.
+
+``promised`` are those that requests in flight hold or are about to compute on the GPU
+of an engine which announces its blocks: true from the dispatch on, and announced soon.
+"""
 
 NUM_TIERS = len(TIERS)
+PROMISED = TIERS.index("promised")
 
 
 class Holder:
@@ -15,21 +21,21 @@ class Holder:
     Attributes:
         blocks: Blocks it has.
         tokens: Tokens in them.
-        extra: How often a block was stored beyond once, by hash; sparse.
+        known: Run of each announced block, by the engine's own key of the block.
+        extra: How often such a block was announced beyond once, by key; sparse.
         capacity: Tokens beyond which its least recently used blocks go, or None.
         recency: Order in which they go; only with a capacity.
-        mirrored: Whether blocks came without an announcement by hash.
     """
 
-    __slots__ = ("blocks", "capacity", "extra", "mirrored", "recency", "tokens")
+    __slots__ = ("blocks", "capacity", "extra", "known", "recency", "tokens")
 
     def __init__(self) -> None:
         self.blocks = 0
         self.tokens = 0
+        self.known: dict[int, Run] = {}
         self.extra: dict[int, int] = {}
         self.capacity: int | None = None
         self.recency: Recency | None = None
-        self.mirrored = False
 
     def __repr__(self) -> str:
         bound = "none" if self.capacity is None else f"{self.capacity} tokens"
@@ -37,17 +43,23 @@ class Holder:
 
 
 class Holders:
-    """All holders by number: three, one a tier, for each slot of a backend.
+    """All holders by number: four, one a tier, for each slot of a backend.
 
     A backend that goes leaves its slot to the next one that comes. Numbers are bit
     positions in `Run.full`, so they stay small.
+
+    Attributes:
+        gpu_bits: Bits of the GPU holders of all backends.
+        gpu_tiers: Leading tiers that count as the GPU: 2 once anything is promised.
+        has_tiers: Whether any backend tells of host or disk.
     """
 
-    __slots__ = ("_free", "_slots", "all", "gpu_bits", "has_tiers")
+    __slots__ = ("_free", "_slots", "all", "gpu_bits", "gpu_tiers", "has_tiers")
 
     def __init__(self) -> None:
         self.all: list[Holder] = []
         self.gpu_bits = 0
+        self.gpu_tiers = 1
         self.has_tiers = False
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
@@ -64,8 +76,12 @@ class Holders:
         slot = self._slots.get(name)
         if slot is None:
             slot = self._slots[name] = self._take_slot()
-        self.has_tiers = self.has_tiers or tier != TIERS[0]
-        return slot * NUM_TIERS + TIERS.index(tier)
+        at = TIERS.index(tier)
+        if at == PROMISED:
+            self.gpu_tiers = 2
+        elif at > PROMISED:
+            self.has_tiers = True
+        return slot * NUM_TIERS + at
 
     def slot(self, name: str) -> int:
         """Return the slot of backend *name*; KeyError when there is none."""

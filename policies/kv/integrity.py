@@ -5,8 +5,8 @@ from collections import Counter
 from warmroute.policies.kv.run import Run
 from warmroute.policies.kv.tree import (
     BLOCK_BYTES,
-    BY_HASH_BYTES,
     EXTRA_BYTES,
+    KEY_BYTES,
     MEMBER_BYTES,
     RUN_BYTES,
     Tree,
@@ -48,6 +48,9 @@ def _check_held(run: Run) -> None:
         assert 0 < held < len(run.hashes), f"{run} has an impossible part"
     assert run.last >= max(run.used.values(), default=0), f"{run} used later"
     assert run.tokens > 0, f"{run} has empty blocks"
+    assert run.keys is None or run.keys, f"empty keys of {run}"
+    for holder, keys in (run.keys or {}).items():
+        assert len(keys) == run.held(holder), f"{run} has blocks without a key"
 
 
 def _check_leaf(tree: Tree, run: Run) -> None:
@@ -62,8 +65,6 @@ def _check_leaf(tree: Tree, run: Run) -> None:
 def _check_books(tree: Tree, runs: list[Run]) -> None:
     assert tree.num_runs == len(runs), "runs miscounted"
     assert tree.num_blocks == sum(len(run.hashes) for run in runs), "blocks miscounted"
-    found = {block: run for run in runs if run.by_hash for block in run.hashes}
-    assert tree.by_hash == found, "blocks not found by hash"
     distinct = {block for run in runs for block in run.hashes}
     assert len(distinct) == tree.num_blocks, "a block is in two places"
 
@@ -71,20 +72,22 @@ def _check_books(tree: Tree, runs: list[Run]) -> None:
 def _check_holders(tree: Tree, runs: list[Run]) -> None:
     blocks: Counter[int] = Counter()
     tokens: Counter[int] = Counter()
-    held: set[tuple[int, int]] = set()
+    known: dict[int, dict[int, Run]] = {}
     for run in runs:
         for holder in run.used:
             num_blocks = run.held(holder)
             blocks[holder] += num_blocks
             tokens[holder] += num_blocks * run.tokens
-            held.update((holder, block) for block in run.hashes[:num_blocks])
+        for holder, keys in (run.keys or {}).items():
+            known.setdefault(holder, {}).update((key, run) for key in keys)
     for number, owner in enumerate(tree.holders.all):
         assert owner.blocks == blocks[number], f"blocks of {number} miscounted"
         assert owner.tokens == tokens[number], f"tokens of {number} miscounted"
         assert owner.capacity is None or owner.tokens <= owner.capacity, "too full"
-        for block, num_extra in owner.extra.items():
+        assert owner.known == known.get(number, {}), f"keys of {number} are lost"
+        for key, num_extra in owner.extra.items():
             assert num_extra > 0, "empty extra count"
-            assert (number, block) in held, "extra count of a block that is gone"
+            assert key in owner.known, "extra count of a block that is gone"
 
 
 def _count_bytes(tree: Tree, runs: list[Run]) -> int:
@@ -92,6 +95,6 @@ def _count_bytes(tree: Tree, runs: list[Run]) -> int:
         len(runs) * RUN_BYTES
         + sum(len(run.used) for run in runs) * MEMBER_BYTES
         + sum(len(run.hashes) for run in runs) * BLOCK_BYTES
-        + len(tree.by_hash) * BY_HASH_BYTES
+        + sum(len(owner.known) for owner in tree.holders.all) * KEY_BYTES
         + sum(len(owner.extra) for owner in tree.holders.all) * EXTRA_BYTES
     )

@@ -21,12 +21,12 @@ class Match:
 
     def __init__(self, path: Sequence[Run], depth: int, holders: Holders) -> None:
         self.depth = depth
-        self.gpu = _spread(path, depth, holders, 1)
+        self.gpu = _spread(path, depth, holders, holders.gpu_tiers)
         self.host: list[int] | None = None
         self.disk: list[int] | None = None
         if holders.has_tiers:
-            upper = _spread(path, depth, holders, 2)
-            lower = _spread(path, depth, holders, 3)
+            upper = _spread(path, depth, holders, 3)
+            lower = _spread(path, depth, holders, 4)
             self.host = [b - a for a, b in zip(self.gpu, upper, strict=True)]
             self.disk = [c - b for b, c in zip(upper, lower, strict=True)]
 
@@ -57,6 +57,8 @@ def find_reaches(
             full |= full >> 1
             if num_tiers > 2:
                 full |= run.full >> 2
+                if num_tiers > 3:
+                    full |= run.full >> 3
         lost = alive & ~full
         if lost:
             alive ^= lost

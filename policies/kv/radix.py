@@ -11,8 +11,8 @@ Invariants, which `check_integrity` verifies:
 - The last block of a leaf has a holder. Blocks in front of held ones stay as
   structure, held or not, so a present block has all blocks in front of it.
 - Two sources feed it. `insert` is a set operation for what was sent; `store` and
-  `remove_block` count, for engines that announce the same block more than once.
-  Only announced blocks are found by hash, the others save that memory.
+  `remove_block` count, for engines that announce the same block more than once and
+  name it by a key of their own. A holder is fed by one of them.
 - `num_bytes` never exceeds ``max_bytes`` when a call returns: the least recently
   used leaves of all holders make room, deepest blocks first.
 """
@@ -110,7 +110,6 @@ class PrefixIndex(Announced):
         """
         if not hashes:
             return 0
-        self.holders.all[holder].mirrored = True
         if path is None:
             path, depth = self.path(hashes)
         last = path[-1] if path else self.root
@@ -171,10 +170,8 @@ class PrefixIndex(Announced):
 
     def remove_holder(self, holder: int) -> None:
         """Drop all blocks of *holder*: its engine restarted. O(runs of all)."""
-        owner = self.holders.all[holder]
-        if owner.blocks:
+        if self.holders.all[holder].blocks:
             self.drop_behind(self.root, 0, holder)
-        owner.mirrored = False
 
     def remove_prefix(self, hashes: Sequence[int], holder: int | None = None) -> None:
         """Drop the blocks behind a prefix, of one holder or of all; it stays itself.

@@ -22,15 +22,16 @@ class Run:
         used: Stamp of the last use, for each holder that has any block.
         last: Latest stamp of all, of holders that have left too.
         hits: How often a prompt with these blocks was sent.
-        by_hash: Whether the index finds these blocks by hash.
+        keys: The engine's own keys of the blocks that a holder has, for each holder
+            that announces its blocks; None when none does.
     """
 
     __slots__ = (
-        "by_hash",
         "children",
         "full",
         "hashes",
         "hits",
+        "keys",
         "last",
         "parent",
         "partial",
@@ -52,7 +53,7 @@ class Run:
         self.used: dict[int, float] = {}
         self.last = 0.0
         self.hits = 0
-        self.by_hash = False
+        self.keys: dict[int, array[int]] | None = None
 
     def __repr__(self) -> str:
         held = {holder: self.held(holder) for holder in sorted(self.used)}
@@ -124,7 +125,8 @@ class Run:
         assert 0 < at < len(self.hashes)
         head = Run(self.parent, self.start, self.hashes[:at], self.tokens)
         head.full, head.used, head.last = self.full, self.used.copy(), self.last
-        head.hits, head.by_hash = self.hits, self.by_hash
+        head.hits = self.hits
+        self._split_keys(head, at)
         partial, self.partial = self.partial, None
         self.parent.children[head.hashes[0]] = head
         self.parent = head
@@ -135,6 +137,24 @@ class Run:
             head.hold(holder, min(num_blocks, at))
             self.hold(holder, max(num_blocks - at, 0))
         return head
+
+    def _split_keys(self, head: "Run", at: int) -> None:
+        if self.keys is None:
+            return
+        head.keys = {holder: keys[:at] for holder, keys in self.keys.items()}
+        rest = {
+            holder: keys[at:] for holder, keys in self.keys.items() if len(keys) > at
+        }
+        self.keys = rest or None
+
+    def position(self, holder: int, key: int) -> int:
+        """Return where the block is that *holder* announced as *key*.
+
+        O(1) for the last one, which is what engines evict first; else O(n).
+        """
+        assert self.keys is not None
+        keys = self.keys[holder]
+        return len(keys) - 1 if keys[-1] == key else keys.index(key)
 
     def cut(self, num_blocks: int) -> "array[int]":
         """Take off the blocks behind the first *num_blocks*, which nobody has.

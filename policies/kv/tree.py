@@ -15,7 +15,7 @@ from warmroute.policies.kv.run import Run
 RUN_BYTES = 900
 MEMBER_BYTES = 240
 BLOCK_BYTES = 9
-BY_HASH_BYTES = 100
+KEY_BYTES = 110
 EXTRA_BYTES = 160
 
 _MIN_CUT_BLOCKS = 64
@@ -38,7 +38,6 @@ class Tree:
         self._max_bytes = max_bytes
         self.holders = Holders()
         self.root = Run(None, 0, array("Q"), 0)
-        self.by_hash: dict[int, Run] = {}
         self.leaves = Recency(_leaf_stamp)
         self.version = 0
         self.num_runs = 0
@@ -86,8 +85,8 @@ class Tree:
         self.num_runs += 1
         num_more = len(head.used) + len(run.used) - num_before
         self.num_bytes += RUN_BYTES + num_more * MEMBER_BYTES
-        if run.by_hash:
-            self.by_hash.update(zip(head.hashes, repeat(head)))
+        for holder, keys in (head.keys or {}).items():
+            self.holders.all[holder].known.update(zip(keys, repeat(head)))
         for holder in head.used:
             recency = self.holders.all[holder].recency
             if recency is not None:
@@ -105,7 +104,7 @@ class Tree:
         """
         owner = self.holders.all[holder]
         num_new = len(hashes)
-        num_bytes = num_new * BLOCK_BYTES
+        self.num_bytes += num_new * BLOCK_BYTES
         if (
             parent.full == 1 << holder
             and parent.partial is None
@@ -115,9 +114,6 @@ class Tree:
             run = parent
             run.hashes.extend(hashes)
             run.used[holder] = run.last = stamp
-            if run.by_hash:
-                self.by_hash.update(zip(hashes, repeat(run)))
-                num_bytes += num_new * BY_HASH_BYTES
         else:
             start = parent.start + len(parent.hashes)
             run = Run(parent, start, array("Q", hashes), tokens)
@@ -127,12 +123,11 @@ class Tree:
             run.full, run.used[holder], run.last = 1 << holder, stamp, stamp
             run.hits = 1
             self.num_runs += 1
-            num_bytes += RUN_BYTES + MEMBER_BYTES
+            self.num_bytes += RUN_BYTES + MEMBER_BYTES
             self.leaves.push(run, stamp)
             if owner.recency is not None:
                 owner.recency.push(run, stamp)
         self.version += 1
-        self.num_bytes += num_bytes
         self.num_blocks += num_new
         owner.blocks += num_new
         owner.tokens += num_new * tokens
@@ -162,10 +157,8 @@ class Tree:
         if held <= keep:
             return
         owner = self.holders.all[holder]
-        if owner.extra:
-            for block in run.hashes[keep:held]:
-                if owner.extra.pop(block, None) is not None:
-                    self.num_bytes -= EXTRA_BYTES
+        if run.keys is not None:
+            self._forget_keys(run, holder, keep)
         owner.blocks -= held - keep
         owner.tokens -= (held - keep) * run.tokens
         run.hold(holder, keep)
@@ -192,13 +185,6 @@ class Tree:
                 if stamp is not None and (before is None or stamp < before):
                     self.drop(member, each, keep)
 
-    def index(self, run: Run) -> None:
-        """Let the blocks of *run* be found by hash."""
-        if not run.by_hash:
-            run.by_hash = True
-            self.by_hash.update(zip(run.hashes, repeat(run)))
-            self.num_bytes += len(run.hashes) * BY_HASH_BYTES
-
     def recency(self, holder: int) -> Recency:
         """Return the order of last use of what *holder* has. O(runs of all)."""
         return Recency(lambda run: run.used.get(holder), self.root.walk())
@@ -218,6 +204,18 @@ class Tree:
             self.drop(run, holder, held - num_gone)
         return num_tokens - num_left
 
+    def name(self, run: Run, holder: int, keys: Sequence[int]) -> None:
+        """Let the blocks that *holder* has gained in *run* be found by its *keys*."""
+        if run.keys is None:
+            run.keys = {}
+        known = run.keys.get(holder)
+        if known is None:
+            run.keys[holder] = array("Q", keys)
+        else:
+            known.extend(keys)
+        self.holders.all[holder].known.update(zip(keys, repeat(run)))
+        self.num_bytes += len(keys) * KEY_BYTES
+
     def enforce(self, holder: int) -> None:
         """Bring *holder* below its capacity, and all together below the cap."""
         owner = self.holders.all[holder]
@@ -227,18 +225,43 @@ class Tree:
             self._shrink()
 
     def _shrink(self) -> None:
+        touched: set[int] = set()
         while (excess := self.num_bytes - self._max_bytes) > 0:
             run = self.leaves.oldest()
             if run is None:
                 break
-            block_bytes = BLOCK_BYTES + BY_HASH_BYTES * run.by_hash
+            block_bytes = BLOCK_BYTES + KEY_BYTES * len(run.keys or ())
             num_gone = max(_MIN_CUT_BLOCKS, -(-excess // block_bytes))
             keep = max(0, len(run.hashes) - num_gone)
             for each in list(run.used):
                 self.drop(run, each, keep)
+                touched.add(each)
         # Under steady replacement a dict grows to twice what its entries need.
-        if getsizeof(self.by_hash) > _MAX_DICT_BYTES * len(self.by_hash) + _DICT_SLACK:
-            self.by_hash = dict(self.by_hash)
+        for each in touched:
+            owner = self.holders.all[each]
+            if (
+                getsizeof(owner.known)
+                > _MAX_DICT_BYTES * len(owner.known) + _DICT_SLACK
+            ):
+                owner.known = dict(owner.known)
+
+    def _forget_keys(self, run: Run, holder: int, keep: int) -> None:
+        assert run.keys is not None
+        keys = run.keys.get(holder)
+        if keys is None:
+            return
+        owner = self.holders.all[holder]
+        known, extra = owner.known, owner.extra
+        gone = keys[keep:]
+        for key in gone:
+            known.pop(key, None)
+            if extra and extra.pop(key, None) is not None:
+                self.num_bytes -= EXTRA_BYTES
+        self.num_bytes -= len(gone) * KEY_BYTES
+        del keys[keep:]
+        if not keys:
+            del run.keys[holder]
+            run.keys = run.keys or None
 
     def _trim(self, run: Run) -> None:
         """Take out the tail that nobody has, and structure that leads nowhere."""
@@ -252,10 +275,6 @@ class Tree:
             self.version += 1
             self.num_blocks -= len(gone)
             self.num_bytes -= len(gone) * BLOCK_BYTES
-            if run.by_hash:
-                for block in gone:
-                    del self.by_hash[block]
-                self.num_bytes -= len(gone) * BY_HASH_BYTES
             if reach:
                 self.leaves.push(run)
                 return

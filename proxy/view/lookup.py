@@ -127,7 +127,7 @@ class Lookup:
                 else:
                     chains.append(texts[len(chains)])
             self.chains[size] = texts = chains
-            self._count(chains, size, bits, self.matched, 1)
+            self._count(chains, size, bits, self.matched, index.holders.gpu_tiers)
         if index.holders.has_tiers:
             self._count_tiers()
 
@@ -173,8 +173,8 @@ class Lookup:
         upper = [0] * len(self.matched)
         self.matched = upper.copy()
         for size, bits in self.lineup.sizes:
-            self._count(self.chains[size], size, bits, upper, 2)
-            self._count(self.chains[size], size, bits, self.matched, 3)
+            self._count(self.chains[size], size, bits, upper, 3)
+            self._count(self.chains[size], size, bits, self.matched, 4)
         self.host = [b - a for a, b in zip(self.gpu, upper, strict=True)]
         self.disk = [c - b for b, c in zip(upper, self.matched, strict=True)]
 

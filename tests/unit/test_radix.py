@@ -160,15 +160,15 @@ class TestPrefixIndex:
         a = index.add_holder("a")
         hashes = long_chain(1, 8)
 
-        assert not index.store(a, hashes[3], hashes[4:], 16, 1.0)
+        assert not index.store(a, hashes[3], hashes[4:], hashes[4:], 16, 1.0)
         assert index.blocks(a) == 0
-        assert index.store(a, None, hashes[:4], 16, 2.0)
-        assert index.store(a, hashes[3], hashes[4:], 16, 3.0)
+        assert index.store(a, None, hashes[:4], hashes[:4], 16, 2.0)
+        assert index.store(a, hashes[3], hashes[4:], hashes[4:], 16, 3.0)
         assert gpu(index, "a", hashes) == 8
 
     def test_unknown_tier_is_refused(self):
         """A tier that does not exist is named together with those that do."""
-        with pytest.raises(PolicyError, match=r"unknown tier 'ssd' \(known: gpu, host"):
+        with pytest.raises(PolicyError, match=r"unknown tier 'ssd' \(known: gpu, promised, host"):
             PrefixIndex().add_holder("a", "ssd")
 
     def test_match_compares_runs_not_blocks(self):
@@ -204,7 +204,8 @@ def fill_with_prompts(index: PrefixIndex, num_blocks: int, length: int) -> None:
 def fill_with_events(index: PrefixIndex, num_blocks: int, length: int) -> None:
     holder = index.add_holder("a")
     for seed in range(num_blocks // length):
-        index.store(holder, None, long_chain(seed, length), 16, float(seed))
+        hashes = long_chain(seed, length)
+        index.store(holder, None, hashes, hashes, 16, float(seed))
 
 
 class TestEvictionAfterASplit:

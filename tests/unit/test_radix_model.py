@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from xxhash import xxh3_64_intdigest
 
 from warmroute.policies.kv.blocks import hash_text
+from warmroute.policies.kv.holders import NUM_TIERS
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.run import Run
 
@@ -22,6 +23,15 @@ full_paths = st.lists(st.integers(0, 1), min_size=1, max_size=DEPTH).map(tuple)
 
 def block(path: Path) -> int:
     return xxh3_64_intdigest(bytes(path), 1)
+
+
+def key(holder: int, path: Path) -> int:
+    """Return what the engine of *holder* calls a block: nothing that we know."""
+    return xxh3_64_intdigest(bytes(path), 100 + holder // NUM_TIERS)
+
+
+def keys(holder: int, path: Path, start: int = 0) -> list[int]:
+    return [key(holder, prefix) for prefix in prefixes(path)[start:]]
 
 
 def prefixes(path: Path) -> list[Path]:
@@ -46,7 +56,6 @@ class NaiveIndex:
     def __init__(self, holders: list[int]) -> None:
         self.counts: dict[int, Counter[Path]] = {one: Counter() for one in holders}
         self.stamps: dict[int, dict[Path, int]] = {one: {} for one in holders}
-        self.announced: set[Path] = set()
 
     def insert(self, holder: int, path: Path, stamp: int) -> int:
         leading = self.leading((holder,), path)
@@ -62,13 +71,6 @@ class NaiveIndex:
                 break
             found += 1
         return found
-
-    def is_present(self, path: Path) -> bool:
-        return any(
-            held[: len(path)] == path
-            for counts in self.counts.values()
-            for held in counts
-        )
 
     def drop(self, holder: int, path: Path) -> None:
         self.counts[holder].pop(path, None)
@@ -92,7 +94,7 @@ class NaiveIndex:
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """Two holders are mirrored, with eviction; two are fed by counted events."""
+    """Three holders are mirrored, with eviction; three are fed by counted events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +104,9 @@ class IndexMachine(RuleBasedStateMachine):
             self.index.add_holder("c"),
             self.index.add_holder("c", "host"),
             self.index.add_holder("a", "disk"),
+            self.index.add_holder("c", "promised"),
         ]
+        self.mirrors.append(self.sources.pop())
         self.model = NaiveIndex(self.mirrors + self.sources)
         self.stamp = 0
         self.dispatched: list[tuple[int, Path, int, int]] = []
@@ -113,7 +117,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.stamp += 1
         return self.stamp
 
-    @rule(which=st.integers(0, 1), path=full_paths)
+    @rule(which=st.integers(0, 2), path=full_paths)
     def insert(self, which, path):
         holder, stamp = self.mirrors[which], self.tick()
         held = self.model.insert(holder, path, stamp)
@@ -125,7 +129,7 @@ class IndexMachine(RuleBasedStateMachine):
     def find(self, path):
         self.found[path] = (self.index.version, *self.index.path(chain(path)))
 
-    @rule(which=st.integers(0, 1), path=full_paths)
+    @rule(which=st.integers(0, 2), path=full_paths)
     def insert_where_found(self, which, path):
         holder, stamp = self.mirrors[which], self.tick()
         found, depth = self.index.path(chain(path))
@@ -152,7 +156,7 @@ class IndexMachine(RuleBasedStateMachine):
             for prefix in prefixes(path)[run.start : run.start + run.held(holder)]:
                 self.model.stamps[holder][prefix] = stamp
 
-    @rule(which=st.integers(0, 1), path=full_paths)
+    @rule(which=st.integers(0, 2), path=full_paths)
     def insert_and_touch(self, which, path):
         holder, _ = self.mirrors[which], self.insert(which, path)
         stamp = self.tick()
@@ -164,39 +168,51 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2), parent=paths, tail=full_paths)
     def store(self, which, parent, tail):
         holder, path = self.sources[which], parent + tail
-        is_known = not parent or (
-            parent in self.model.announced and self.model.is_present(parent)
-        )
+        is_known = not parent or self.is_known(holder, parent)
         stored = self.index.store(
             holder,
-            block(parent) if parent else None,
+            key(holder, parent) if parent else None,
+            keys(holder, path, len(parent)),
             chain(path)[len(parent) :],
             TOKENS,
             self.tick(),
         )
-        assert stored or not is_known
+        assert stored == is_known
         if stored:
-            assert not parent or self.model.is_present(parent)
             self.model.counts[holder].update(prefixes(path)[len(parent) :])
-            self.model.announced.update(prefixes(path)[len(parent) :])
 
-    @rule(which=st.integers(0, 4), path=full_paths)
+    def is_known(self, holder: int, path: Path) -> bool:
+        """Say whether any announcing tier of the backend has a block."""
+        return any(
+            self.model.counts[one][path]
+            for one in self.sources
+            if one // NUM_TIERS == holder // NUM_TIERS
+        )
+
+    @rule(which=st.integers(0, 2), path=full_paths)
     def remove_block(self, which, path):
-        holder = (self.mirrors + self.sources)[which]
+        holder = self.sources[which]
         counts = self.model.counts[holder]
-        assert bool(counts[path]) == self.index.remove_block(holder, block(path))
+        had = self.index.remove_block(holder, key(holder, path))
+        assert bool(counts[path]) == had
         if counts[path] > 1:
             counts[path] -= 1
         else:
             self.model.drop(holder, path)
 
-    @rule(which=st.integers(0, 4))
+    @rule(which=st.integers(0, 2), path=full_paths)
+    def find_key(self, which, path):
+        holder = self.sources[which]
+        found = self.index.find(holder, key(holder, path))
+        assert (found == block(path)) == self.is_known(holder, path)
+
+    @rule(which=st.integers(0, 5))
     def wipe(self, which):
         holder = (self.mirrors + self.sources)[which]
         self.index.remove_holder(holder)
         self.model.drop_behind(holder, ())
 
-    @rule(which=st.integers(0, 4), path=paths)
+    @rule(which=st.integers(0, 5), path=paths)
     def remove_prefix(self, which, path):
         holder = (self.mirrors + self.sources)[which]
         self.index.remove_prefix(chain(path), holder)
@@ -208,7 +224,7 @@ class IndexMachine(RuleBasedStateMachine):
         for holder in self.model.counts:
             self.model.drop_behind(holder, path)
 
-    @rule(which=st.integers(0, 1), path=full_paths, keep=st.integers(0, DEPTH))
+    @rule(which=st.integers(0, 2), path=full_paths, keep=st.integers(0, DEPTH))
     def truncate(self, which, path, keep):
         holder = self.mirrors[which]
         self.index.truncate(holder, chain(path), keep)
@@ -216,7 +232,7 @@ class IndexMachine(RuleBasedStateMachine):
             self.model.drop(holder, path[: keep + 1])
             self.model.drop_behind(holder, path[: keep + 1])
 
-    @rule(which=st.integers(0, 1), path=full_paths, age=st.integers(0, 8))
+    @rule(which=st.integers(0, 2), path=full_paths, age=st.integers(0, 8))
     def truncate_what_is_old(self, which, path, age):
         holder, before = self.mirrors[which], self.stamp - age
         keep = len(path) - 1
@@ -234,13 +250,13 @@ class IndexMachine(RuleBasedStateMachine):
         self.index.rollback(holder, chain(path), held, stamp)
         self.model.rollback(holder, path, held, stamp)
 
-    @rule(which=st.integers(0, 1), num_tokens=st.integers(0, 30))
+    @rule(which=st.integers(0, 2), num_tokens=st.integers(0, 30))
     def evict(self, which, num_tokens):
         holder = self.mirrors[which]
         self.index.evict(holder, num_tokens)
         self.model.evict(holder, -(-num_tokens // TOKENS))
 
-    @rule(which=st.integers(0, 1), num_blocks=st.none() | st.integers(0, 12))
+    @rule(which=st.integers(0, 2), num_blocks=st.none() | st.integers(0, 12))
     def set_capacity(self, which, num_blocks):
         holder = self.mirrors[which]
         self.index.set_capacity(holder, num_blocks and num_blocks * TOKENS)
@@ -258,10 +274,6 @@ class IndexMachine(RuleBasedStateMachine):
         for counts in self.model.counts.values():
             for path in [one for one, count in counts.items() if not count]:
                 del counts[path]
-        # What nobody holds any more is forgotten, that it was announced included.
-        self.model.announced = {
-            path for path in self.model.announced if self.model.is_present(path)
-        }
         for holder, counts in self.model.counts.items():
             assert len(counts) == self.index.blocks(holder)
             assert len(counts) * TOKENS == self.index.tokens(holder)
@@ -280,12 +292,12 @@ class IndexMachine(RuleBasedStateMachine):
             assert match.disk is not None
             for name in "abc":
                 slot = self.index.holders.slot(name)
-                tiers = [one for one in self.model.counts if one // 3 == slot]
+                tiers = [one for one in self.model.counts if one // NUM_TIERS == slot]
                 one, two, three = (
                     self.model.leading(
-                        tuple(held for held in tiers if held % 3 <= tier), path
+                        tuple(held for held in tiers if held % NUM_TIERS <= tier), path
                     )
-                    for tier in range(3)
+                    for tier in (1, 2, 3)
                 )
                 found = (match.gpu[slot], match.host[slot], match.disk[slot])
                 assert (one, two - one, three - two) == found
@@ -303,7 +315,11 @@ class CappedMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.index = PrefixIndex(9_000)
-        self.holder = [self.index.add_holder("a"), self.index.add_holder("b")]
+        self.holder = [
+            self.index.add_holder(name, tier)
+            for tier in ("gpu", "host")
+            for name in "ab"
+        ]
         self.index.set_capacity(self.holder[1], 10**9)
         self.stamp = 0
 
@@ -318,7 +334,8 @@ class CappedMachine(RuleBasedStateMachine):
     def store(self, which, seed, length):
         self.stamp += 1
         hashes = long_chain(seed, length)
-        assert self.index.store(self.holder[which], None, hashes, TOKENS, self.stamp)
+        holder = self.holder[2 + which]
+        assert self.index.store(holder, None, hashes, hashes, TOKENS, self.stamp)
 
     @invariant()
     def stays_below_the_cap(self):

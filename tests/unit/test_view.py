@@ -182,9 +182,11 @@ class TestMatch:
         disk = proxy.index.add_holder("a", "disk")
         prompt = exact(tokens(1, 160))
         hashes = proxy.look(prompt).chains[16][0].hashes
-        proxy.index.store(proxy.index.add_holder("a"), None, hashes[:3], 16, 1.0)
-        proxy.index.store(host, None, hashes[:5], 16, 2.0)
-        proxy.index.store(disk, hashes[4], hashes[5:], 16, 3.0)
+        proxy.index.store(
+            proxy.index.add_holder("a"), None, hashes[:3], hashes[:3], 16, 1.0
+        )
+        proxy.index.store(host, None, hashes[:5], hashes[:5], 16, 2.0)
+        proxy.index.store(disk, hashes[4], hashes[5:], hashes[5:], 16, 3.0)
         lookup = proxy.look(prompt)
 
         assert (lookup.gpu[0], lookup.host[0], lookup.disk[0]) == (48, 32, 64)
