@@ -55,6 +55,15 @@ def root_hash(
     return xxh3_64_intdigest(b"".join(map(_encoded, fields)))
 
 
+def separate(parent: int, extras: Sequence[str]) -> int:
+    """Return the seed of a block that *extras* separate from others of its tokens.
+
+    For what belongs to one block in the middle of a chain, such as an image; what
+    separates whole prompts is part of the root.
+    """
+    return xxh3_64_intdigest(b"".join(map(_encoded, extras)), parent)
+
+
 def hash_tokens(tokens: "array[int]", block_size: int, root: int) -> list[int]:
     """Return the chained hashes of the full blocks of *tokens*.
 

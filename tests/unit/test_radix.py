@@ -168,7 +168,7 @@ class TestPrefixIndex:
 
     def test_unknown_tier_is_refused(self):
         """A tier that does not exist is named together with those that do."""
-        with pytest.raises(PolicyError, match=r"unknown tier 'ssd' \(known: gpu, promised, host"):
+        with pytest.raises(PolicyError, match=r"unknown tier 'ssd'.*gpu, promised"):
             PrefixIndex().add_holder("a", "ssd")
 
     def test_match_compares_runs_not_blocks(self):

@@ -1,0 +1,1 @@
+"""KV events: what engines publish of their caches, received whole and in order."""

@@ -1,0 +1,152 @@
+"""ZMQ sockets for KV events: one that is drained at once, and one that asks again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+from warmroute.policies.errors import AdapterError, BackendUnavailable
+
+_HIGH_WATER = 200_000
+_MAX_MESSAGE_BYTES = 64 << 20
+_BURST = 256
+_REPLAY_PATIENCE_S = 2.0
+_SEQ_BYTES = 8
+_END = (-1).to_bytes(_SEQ_BYTES, "big", signed=True)
+
+OnMessage = Callable[[bytes, int, bytes], None]
+OnLost = Callable[[], None]
+
+
+class EventSocket:
+    """One SUB socket. What comes is handed on as it comes, and never waits here.
+
+    Engines stop serving when their publisher's queue is full, so that the socket is
+    read until it is empty whenever there is anything, and work is left to others.
+
+    Args:
+        context: ZMQ's; owned by the caller.
+        endpoint: Where to bind or to connect.
+        binds: Which of both.
+        on_message: Called with topic, number and payload.
+        on_lost: Called when a publisher's connection is gone.
+
+    Raises:
+        AdapterError: The address cannot be bound or means nothing.
+    """
+
+    __slots__ = ("_loop", "_monitor", "_on_lost", "_on_message", "_socket", "endpoint")
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        binds: bool,
+        on_message: OnMessage,
+        on_lost: OnLost,
+    ) -> None:
+        self.endpoint = endpoint
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._socket = context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.RCVHWM, _HIGH_WATER)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.IPV6, 1)
+        self._socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        try:
+            (self._socket.bind if binds else self._socket.connect)(endpoint)
+        except zmq.ZMQError as error:
+            self._close()
+            verb = "bind" if binds else "connect to"
+            raise AdapterError(
+                f"cannot {verb} {endpoint} for KV events: {error.strerror} "
+                "(allowed: tcp://host:port with a free port of this machine where the "
+                "engine connects to it, or ipc://path)"
+            ) from error
+        self._loop.add_reader(self._socket.fileno(), self._drain)
+        self._loop.add_reader(self._monitor.fileno(), self._drain_monitor)
+
+    def __repr__(self) -> str:
+        return f"<EventSocket {self.endpoint}>"
+
+    def subscribe(self, topic: str) -> None:
+        """Receive what begins with *topic*; empty is everything."""
+        self._socket.setsockopt(zmq.SUBSCRIBE, topic.encode())
+        self._loop.call_soon(self._drain)
+
+    def close(self) -> None:
+        """Stop receiving; safe to call again."""
+        if self._socket.closed:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_reader(self._monitor.fileno())
+        self._close()
+
+    def _close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+    def _drain(self) -> None:
+        """Read until empty; ZMQ tells of new messages only once it was."""
+        if self._socket.closed:
+            return
+        for _ in range(_BURST):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except zmq.ZMQError:
+                return
+            if len(frames) == 3 and len(frames[1]) == _SEQ_BYTES:
+                topic, number, payload = frames
+                self._on_message(topic, int.from_bytes(number, "big"), payload)
+        self._loop.call_soon(self._drain)
+
+    def _drain_monitor(self) -> None:
+        is_lost = False
+        while not self._socket.closed:
+            try:
+                recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            except zmq.ZMQError:
+                break
+            is_lost = True
+        if is_lost:
+            self._on_lost()
+
+
+async def ask_again(
+    context: zmq.asyncio.Context, endpoint: str, first: int
+) -> AsyncIterator[tuple[int, bytes]]:
+    """Ask a publisher for its messages from number *first* on, and yield them.
+
+    Raises:
+        BackendUnavailable: It stays silent for 2 s before it has said all.
+    """
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IPV6, 1)
+    socket.setsockopt(zmq.RCVHWM, _HIGH_WATER)
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
+    try:
+        socket.connect(endpoint)
+        await socket.send_multipart([b"", first.to_bytes(_SEQ_BYTES, "big")])
+        while True:
+            async with asyncio.timeout(_REPLAY_PATIENCE_S):
+                frames = await socket.recv_multipart()
+            if len(frames) < 2 or frames[-2] == _END:
+                return
+            if len(frames[-2]) == _SEQ_BYTES:
+                yield int.from_bytes(frames[-2], "big"), frames[-1]
+    except (zmq.ZMQError, TimeoutError) as error:
+        raise BackendUnavailable(
+            f"{endpoint} does not replay KV events: "
+            f"{error or f'no answer in {_REPLAY_PATIENCE_S:.0f} s'}"
+        ) from error
+    finally:
+        socket.close(linger=0)

@@ -1,0 +1,92 @@
+"""Who receives what: the SUB sockets of a process, shared where an address is."""
+
+from collections.abc import Callable
+
+import zmq
+
+from warmroute.adapters.kv_events.address import EventAddress
+from warmroute.adapters.kv_events.socket import EventSocket
+
+Receive = Callable[[int, bytes], None]
+Lost = Callable[[], None]
+
+
+class Subscription:
+    """One receiver of one topic at one address; it is closed by `Subscriptions`."""
+
+    __slots__ = ("address", "lost", "receive")
+
+    def __init__(self, address: EventAddress, receive: Receive, lost: Lost) -> None:
+        self.address = address
+        self.receive = receive
+        self.lost = lost
+
+
+class Subscriptions:
+    """All subscriptions of a process.
+
+    Several engines may connect to one address that is bound here: they share its
+    socket and are told apart by their exact topics. ZMQ matches prefixes, so that
+    "kv-1" would receive what is meant for "kv-10".
+    """
+
+    __slots__ = ("_context", "_members", "_sockets")
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._context = context
+        self._sockets: dict[str, EventSocket] = {}
+        self._members: dict[str, list[Subscription]] = {}
+
+    def __repr__(self) -> str:
+        count = sum(map(len, self._members.values()))
+        return f"<Subscriptions [{count} on {len(self._sockets)} sockets]>"
+
+    def add(self, address: EventAddress, receive: Receive, lost: Lost) -> Subscription:
+        """Begin to receive what *address* publishes.
+
+        Args:
+            address: The publisher, as `resolve` returns it.
+            receive: Called with number and payload of each message.
+            lost: Called when a connection to the address is gone.
+
+        Raises:
+            AdapterError: The address cannot be used.
+        """
+        member = Subscription(address, receive, lost)
+        endpoint = address.endpoint
+        if endpoint not in self._sockets:
+            self._sockets[endpoint] = self._open(endpoint, address.binds)
+        self._members.setdefault(endpoint, []).append(member)
+        self._sockets[endpoint].subscribe(address.topic)
+        return member
+
+    def remove(self, member: Subscription) -> None:
+        """Stop receiving; the last one of an address closes its socket."""
+        endpoint = member.address.endpoint
+        members = self._members.get(endpoint, [])
+        if member not in members:
+            return
+        members.remove(member)
+        if not members:
+            del self._members[endpoint]
+            self._sockets.pop(endpoint).close()
+
+    def close(self) -> None:
+        """Close every socket."""
+        for socket in self._sockets.values():
+            socket.close()
+        self._sockets.clear()
+        self._members.clear()
+
+    def _open(self, endpoint: str, binds: bool) -> EventSocket:
+        def on_message(topic: bytes, seq: int, payload: bytes) -> None:
+            name = topic.decode("utf-8", "replace")
+            for member in self._members.get(endpoint, ()):
+                if not member.address.topic or member.address.topic == name:
+                    member.receive(seq, payload)
+
+        def on_lost() -> None:
+            for member in list(self._members.get(endpoint, ())):
+                member.lost()
+
+        return EventSocket(self._context, endpoint, binds, on_message, on_lost)

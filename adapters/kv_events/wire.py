@@ -1,0 +1,181 @@
+"""The wire format of KV events, as vLLM and SGLang send it.
+
+A message is three frames: topic, sequence number (8 bytes, big-endian), and a batch in
+msgpack, ``[timestamp, events, dp_rank]``. An event is a map with its name under
+``type``, or in older releases an array that begins with its name. Both are read; an
+event that is unknown or broken is skipped alone, never the batch.
+"""
+
+from typing import Any
+
+import msgspec
+
+from warmroute.policies.errors import ProtocolMismatch
+
+MAX_BLOCK_SIZE = 1 << 16
+
+_KEY_MASK = (1 << 64) - 1
+_KEY_BYTES = 8
+_GPU = "GPU"
+
+Hash = int | bytes
+
+
+class Stored(msgspec.Struct, gc=False, tag="BlockStored"):
+    """Say that blocks are cached now, one behind the other.
+
+    Args:
+        block_hashes: The engine's hash of each block.
+        parent_block_hash: That of the block in front; None at the start of a prompt.
+        token_ids: Tokens of all blocks.
+        block_size: Tokens a block.
+        lora_id: Number of the LoRA adapter; only its presence says something.
+        medium: ``GPU``, or a lower tier; None is the GPU.
+        lora_name: Name of the LoRA adapter.
+        extra_keys: What else is part of each block's hash, None where nothing is.
+        group_idx: Which group of layers the blocks belong to.
+        kv_cache_spec_kind: What kind of attention those have; None is full.
+    """
+
+    block_hashes: list[Hash]
+    parent_block_hash: Hash | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[Any] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Tell whether the blocks and their tokens fit together."""
+        size, num_tokens = self.block_size, len(self.token_ids)
+        return (
+            0 < size <= MAX_BLOCK_SIZE and num_tokens == len(self.block_hashes) * size
+        )
+
+
+class Removed(msgspec.Struct, gc=False, tag="BlockRemoved"):
+    """Say that blocks are cached no more."""
+
+    block_hashes: list[Hash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class Cleared(msgspec.Struct, gc=False, tag="AllBlocksCleared"):
+    """Say that nothing is cached any more."""
+
+
+Event = Stored | Removed | Cleared
+
+
+class _OldStored(Stored, gc=False, tag="BlockStored", array_like=True):
+    """The same as an array."""
+
+
+class _OldRemoved(Removed, gc=False, tag="BlockRemoved", array_like=True):
+    """The same as an array."""
+
+
+class _OldCleared(Cleared, gc=False, tag="AllBlocksCleared", array_like=True):
+    """The same as an array."""
+
+
+class _Maps(msgspec.Struct, gc=False, array_like=True):
+    timestamp: float
+    events: list[Stored | Removed | Cleared]
+    dp_rank: int | None = None
+
+
+class _Raws(msgspec.Struct, gc=False, array_like=True):
+    timestamp: float
+    events: list[msgspec.Raw]
+    dp_rank: int | None = None
+
+
+class Batch(msgspec.Struct, gc=False):
+    """Hold what one message says.
+
+    Args:
+        timestamp: When the engine made it, in seconds of its wall clock.
+        events: In the order in which they happened.
+        dp_rank: Data-parallel rank that sent it.
+        num_skipped: Events that were unknown or broken.
+    """
+
+    timestamp: float
+    events: list[Event]
+    dp_rank: int | None
+    num_skipped: int = 0
+
+
+_read_maps = msgspec.msgpack.Decoder(_Maps).decode
+_read_raws = msgspec.msgpack.Decoder(_Raws).decode
+_read_map = msgspec.msgpack.Decoder(Stored | Removed | Cleared).decode
+_read_array = msgspec.msgpack.Decoder(_OldStored | _OldRemoved | _OldCleared).decode
+
+
+def decode(payload: bytes) -> Batch:
+    """Read one batch. O(its tokens).
+
+    Raises:
+        ProtocolMismatch: It is no batch at all.
+    """
+    try:
+        batch = _read_maps(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decode_one_by_one(payload)
+    sound = [event for event in batch.events if _is_sound(event)]
+    num_skipped = len(batch.events) - len(sound)
+    return Batch(batch.timestamp, sound, batch.dp_rank, num_skipped)
+
+
+def block_key(block_hash: Hash) -> int:
+    """Return an engine's block hash as an unsigned 64-bit key.
+
+    Numbers come signed from SGLang and unsigned from vLLM; of bytes the last eight
+    count, which is what vLLM makes its numbers of.
+    """
+    if isinstance(block_hash, bytes):
+        return int.from_bytes(block_hash[-_KEY_BYTES:], "big")
+    return block_hash & _KEY_MASK
+
+
+def tier_of(medium: str | None) -> str:
+    """Return the tier that a medium stands for: ``gpu``, ``host`` or ``disk``."""
+    if medium is None or medium == _GPU:
+        return "gpu"
+    return "host" if medium.upper().startswith("CPU") else "disk"
+
+
+def _decode_one_by_one(payload: bytes) -> Batch:
+    try:
+        raws = _read_raws(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolMismatch(
+            f"message of {len(payload)} bytes is no batch of KV events "
+            f"(allowed: [timestamp, events, dp_rank] in msgpack): {error}"
+        ) from error
+    events: list[Event] = []
+    for raw in raws.events:
+        content = memoryview(raw)
+        try:
+            event = _read_map(content) if _is_map(content) else _read_array(content)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if _is_sound(event):
+            events.append(event)
+    num_skipped = len(raws.events) - len(events)
+    return Batch(raws.timestamp, events, raws.dp_rank, num_skipped)
+
+
+def _is_map(content: memoryview) -> bool:
+    first = content[0]
+    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+
+
+def _is_sound(event: Event) -> bool:
+    return not isinstance(event, Stored) or event.is_sound

@@ -1,0 +1,205 @@
+"""The events of one publisher on their way into the view."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from warmroute.adapters.kv_events.address import EventAddress
+from warmroute.adapters.kv_events.sequencer import Sequencer
+from warmroute.adapters.kv_events.wire import decode
+from warmroute.policies.errors import BackendUnavailable, ProtocolMismatch
+from warmroute.proxy.view.track import Track
+
+logger = logging.getLogger(__name__)
+
+_SLICE_S = 0.002
+_MAX_QUEUED = 200_000
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 2.0
+_MAX_RETRIES = 1
+
+Replay = Callable[[str, int], AsyncIterator[tuple[int, bytes]]]
+
+
+class Stream:
+    """One publisher: received at once, put into order, entered in slices.
+
+    Entering takes 2 ms of the event loop at a time, so that a flood of events does
+    not hold up requests. It is the owner's to call `received` and `lost`, which
+    return at once.
+
+    Args:
+        name: Of the backend, for the log.
+        address: The publisher.
+        track: Where its blocks go.
+        replay: Asks for messages again, from an address and a number.
+        stamp: Returns a stamp that is greater than all before.
+        clock: Monotonic seconds.
+        wall: Seconds of the wall clock.
+
+    Attributes:
+        num_replays: Replays that were asked for and came.
+        lag_s: Age of the newest batch when it was entered; None before the first.
+        is_degraded: What was lost could not be had again.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_name",
+        "_num_wipes",
+        "_queue",
+        "_replay",
+        "_stamp",
+        "_task",
+        "_timer",
+        "_wall",
+        "address",
+        "is_degraded",
+        "lag_s",
+        "num_replays",
+        "sequencer",
+        "track",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        address: EventAddress,
+        track: Track,
+        replay: Replay,
+        stamp: Callable[[], float],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._name = name
+        self.address = address
+        self.track = track
+        self._replay = replay
+        self._stamp = stamp
+        self._clock = clock
+        self._wall = wall
+        self.sequencer = Sequencer(address.replay is not None)
+        self._num_wipes = 0
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self._timer: asyncio.Handle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.num_replays = 0
+        self.lag_s: float | None = None
+        self.is_degraded = False
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._name} {self.address.endpoint} {self.sequencer!r}>"
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Tell whether a replay is under way or received messages wait."""
+        return self._task is not None or bool(self._queue)
+
+    def start(self) -> None:
+        """Ask for what was published before now."""
+        self._ask()
+
+    def received(self, seq: int, payload: bytes) -> None:
+        """Take a message; it is entered soon."""
+        if len(self._queue) < _MAX_QUEUED:  # beyond, it is a gap like any other
+            self._queue.append((seq, payload))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_soon(self._enter)
+
+    def lost(self) -> None:
+        """Note that the connection is gone: the engine may come back as another."""
+        self.sequencer.doubt()
+        self._ask()
+
+    def restart(self) -> None:
+        """Forget everything: the engine is known to have started anew."""
+        self.sequencer.restart()
+        self._apply(())
+        self._ask()
+
+    async def close(self) -> None:
+        """Stop, whatever is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _enter(self) -> None:
+        self._timer = None
+        until = self._clock() + _SLICE_S
+        queue = self._queue
+        while queue:
+            self._apply(self.sequencer.live(*queue.popleft()))
+            if queue and self._clock() > until:
+                self._timer = asyncio.get_running_loop().call_soon(self._enter)
+                break
+        self._ask()
+
+    def _apply(self, payloads: Iterable[bytes]) -> None:
+        if self.sequencer.num_wipes != self._num_wipes:
+            self._num_wipes = self.sequencer.num_wipes
+            self.track.wipe()
+        for payload in payloads:
+            try:
+                batch = decode(payload)
+            except ProtocolMismatch:
+                self.track.num_skipped += 1
+                continue
+            self.track.apply(batch, self._stamp())
+            self.lag_s = max(0.0, self._wall() - batch.timestamp)
+
+    def _ask(self) -> None:
+        if self.sequencer.wanted is not None and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        try:
+            while self.sequencer.wanted is not None:
+                await self._ask_once()
+        except Exception:
+            logger.exception("kv_replay_crashed", extra={"backend": self._name})
+            self._apply(self.sequencer.failed())
+            self.is_degraded = True
+        finally:
+            self._task = None
+
+    async def _ask_once(self) -> None:
+        """Ask for what is wanted until it came, or two tries have failed."""
+        endpoint = self.address.replay
+        assert endpoint is not None
+        pause_s = _FIRST_RETRY_S
+        for attempt in range(_MAX_RETRIES + 1):
+            try:
+                await self._take(self._replay(endpoint, self.sequencer.begin()))
+            except BackendUnavailable as error:
+                if attempt == _MAX_RETRIES:
+                    self._give_up(str(error))
+                    return
+            else:
+                self.num_replays += 1
+                self._apply(self.sequencer.ended())
+                self.is_degraded = not self.sequencer.is_complete
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_RETRY_S)
+            if self.sequencer.wanted is None:
+                return
+
+    async def _take(self, messages: AsyncIterator[tuple[int, bytes]]) -> None:
+        until = self._clock() + _SLICE_S
+        async for seq, payload in messages:
+            self._apply(self.sequencer.replayed(seq, payload))
+            if self._clock() > until:
+                await asyncio.sleep(0)
+                until = self._clock() + _SLICE_S
+
+    def _give_up(self, reason: str) -> None:
+        self._apply(self.sequencer.failed())
+        self.is_degraded = True
+        logger.warning(
+            "kv_events_degraded", extra={"backend": self._name, "reason": reason}
+        )

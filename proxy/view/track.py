@@ -1,0 +1,216 @@
+"""One publisher's events, applied to the index under our own block hashes.
+
+Engines name blocks by hashes of their own, which depend on their version and settings.
+Here they are keys without a meaning: the tokens of an event are hashed anew, behind the
+hash of the parent block, with the same function and the same roots that requests use.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from warmroute.adapters.kv_events.wire import (
+    Batch,
+    Cleared,
+    Event,
+    Removed,
+    Stored,
+    block_key,
+    tier_of,
+)
+from warmroute.policies.kv.blocks import hash_tokens, separate
+from warmroute.policies.kv.radix import PrefixIndex
+
+_FULL_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
+_MAX_ORPHANS = 65_536
+
+Root = Callable[[str | None, str | None], int]
+
+
+class Track:
+    """What one rank of an engine announces, entered into the index.
+
+    Blocks whose parent is not known are orphans. They are held until it comes and
+    never rooted, for nobody knows what prompt they continue.
+
+    Attributes:
+        block_size: Tokens a block, as the events tell; None before the first.
+        num_orphans: Blocks that wait for a parent.
+        num_skipped: Events that could not be used.
+        num_events: Events by kind.
+    """
+
+    __slots__ = (
+        "_group",
+        "_holders",
+        "_index",
+        "_late",
+        "_orphan_keys",
+        "_root",
+        "_waiting",
+        "block_size",
+        "num_events",
+        "num_orphans",
+        "num_skipped",
+    )
+
+    def __init__(
+        self, index: PrefixIndex, holders: Mapping[str, int], root: Root
+    ) -> None:
+        """Make an empty one.
+
+        Args:
+            index: Where the blocks go.
+            holders: Number of each tier of the backend.
+            root: Returns the root hash for a LoRA name and a cache salt.
+        """
+        self._index = index
+        self._holders = holders
+        self._root = root
+        self._group: int | None = None
+        self._waiting: dict[int, list[tuple[int, Stored]]] = {}
+        self._orphan_keys: Counter[int] = Counter()
+        self._late: Counter[int] = Counter()
+        self.block_size: int | None = None
+        self.num_orphans = 0
+        self.num_skipped = 0
+        self.num_events: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<Track [Size: {self.block_size}, orphans: {self.num_orphans}]>"
+
+    def apply(self, batch: Batch, stamp: float) -> None:
+        """Enter a batch. O(its tokens); raises nothing, whatever it holds."""
+        self.num_skipped += batch.num_skipped
+        for event in batch.events:
+            self._apply(event, stamp)
+
+    def wipe(self) -> None:
+        """Forget every block: the engine has, or may have."""
+        for holder in self._holders.values():
+            self._index.remove_holder(holder)
+        self._waiting.clear()
+        self._orphan_keys.clear()
+        self._late.clear()
+        self.num_orphans = 0
+
+    def _apply(self, event: Event, stamp: float) -> None:
+        if isinstance(event, Stored):
+            self.num_events["stored"] += 1
+            self._stored(event, stamp)
+        elif isinstance(event, Removed):
+            self.num_events["removed"] += 1
+            if event.group_idx is None or event.group_idx == self._group:
+                self._removed(event)
+        elif isinstance(event, Cleared):
+            self.num_events["cleared"] += 1
+            self.wipe()
+
+    def _stored(self, event: Stored, stamp: float) -> None:
+        if event.kv_cache_spec_kind not in _FULL_ATTENTION or not self._counts(event):
+            self.num_skipped += 1
+            return
+        holder = self._holders[tier_of(event.medium)]
+        keys = self._enter(holder, event, stamp)
+        if keys and self._waiting:
+            self._adopt(keys, stamp)
+
+    def _counts(self, event: Stored) -> bool:
+        """Tell whether an event is of the group and block size that count.
+
+        The first group of full attention does. All such groups hold the same
+        tokens; an engine may split layers into several.
+        """
+        if self.block_size is None:
+            self.block_size = event.block_size
+            self._group = event.group_idx
+        return event.block_size == self.block_size and event.group_idx == self._group
+
+    def _enter(self, holder: int, event: Stored, stamp: float) -> Sequence[int] | None:
+        """Enter the blocks; returns their keys, None if they are orphans or bad."""
+        keys = [block_key(one) for one in event.block_hashes]
+        parent = event.parent_block_hash
+        if parent is None:
+            parent_key, seed = None, self._seed(event)
+        else:
+            parent_key = block_key(parent)
+            found = self._index.find(holder, parent_key)
+            if found is None:
+                self._hold(parent_key, keys, holder, event)
+                return None
+            seed = found
+        try:
+            hashes = self._hash(event, seed)
+        except (OverflowError, TypeError):
+            self.num_skipped += 1
+            return None
+        size = event.block_size
+        self._index.store(holder, parent_key, keys, hashes, size, stamp)
+        return keys
+
+    def _seed(self, event: Stored) -> int:
+        extras = _words(event, 0)
+        salt = extras[0] if len(extras) == 1 else None
+        return self._root(event.lora_name, salt)
+
+    def _hash(self, event: Stored, seed: int) -> list[int]:
+        tokens = array("I", event.token_ids)
+        size = event.block_size
+        if not event.extra_keys or not any(event.extra_keys):
+            return hash_tokens(tokens, size, seed)
+        hashes: list[int] = []
+        for at in range(len(event.block_hashes)):
+            extras = _words(event, at)
+            is_salt = event.parent_block_hash is None and at == 0 and len(extras) == 1
+            if extras and not is_salt:
+                seed = separate(seed, extras)
+            hashes += hash_tokens(tokens[at * size : (at + 1) * size], size, seed)
+            seed = hashes[-1]
+        return hashes
+
+    def _removed(self, event: Removed) -> None:
+        holder = self._holders[tier_of(event.medium)]
+        for one in event.block_hashes:
+            key = block_key(one)
+            if not self._index.remove_block(holder, key) and key in self._orphan_keys:
+                self._late[key] += 1
+
+    def _hold(
+        self, parent_key: int, keys: Sequence[int], holder: int, event: Stored
+    ) -> None:
+        if self.num_orphans + len(keys) > _MAX_ORPHANS:
+            self.num_skipped += 1
+            return
+        self._waiting.setdefault(parent_key, []).append((holder, event))
+        self._orphan_keys.update(keys)
+        self.num_orphans += len(keys)
+
+    def _adopt(self, keys: Iterable[int], stamp: float) -> None:
+        """Enter the orphans behind *keys*, those behind them, and so on."""
+        todo = list(keys)
+        while todo:
+            for holder, event in self._waiting.pop(todo.pop(), ()):
+                own = [block_key(one) for one in event.block_hashes]
+                self.num_orphans -= len(own)
+                self._orphan_keys -= Counter(own)
+                if self._enter(holder, event, stamp):
+                    todo += own
+                    self._remove_late(holder, own)
+
+    def _remove_late(self, holder: int, keys: Iterable[int]) -> None:
+        for key in keys:
+            if self._late.get(key):
+                self._late[key] -= 1
+                self._index.remove_block(holder, key)
+
+
+def _words(event: Stored, at: int) -> tuple[str, ...]:
+    """Return what separates block *at* from others of its tokens, but for its LoRA."""
+    if event.extra_keys is None or at >= len(event.extra_keys):
+        return ()
+    extras = event.extra_keys[at]
+    if extras is None:
+        return ()
+    parts = extras if isinstance(extras, list | tuple) else (extras,)
+    words = tuple(one if isinstance(one, str) else repr(one) for one in parts)
+    return tuple(word for word in words if word != event.lora_name)
