@@ -136,9 +136,13 @@ class Sequencer:
         return ready
 
     def failed(self) -> list[bytes]:
-        """Note that no replay can be had; return the messages that are next."""
+        """Note that no replay can be had; return the messages that are next.
+
+        A publisher in doubt is then taken for another one.
+        """
+        if self._doubted:
+            self.restart()
         self.wanted = self._asked = None
-        self._doubted = False
         if not self._held:
             return []
         if self._last is not None:
@@ -152,7 +156,9 @@ class Sequencer:
         well; if not, the publisher has started anew, and so has its cache.
         """
         if self._can_replay:
-            self._held.clear()  # what was held may be another one's, and comes again
+            # What was held, or is being sent, may be another one's, and comes again.
+            self._held.clear()
+            self._asked = None
             self.wanted = self.last or 0
             self._doubted = self.last is not None
 

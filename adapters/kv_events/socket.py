@@ -16,8 +16,10 @@ _REPLAY_PATIENCE_S = 2.0
 _SEQ_BYTES = 8
 _END = (-1).to_bytes(_SEQ_BYTES, "big", signed=True)
 
+_TURNS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+
 OnMessage = Callable[[bytes, int, bytes], None]
-OnLost = Callable[[], None]
+OnTurn = Callable[[], None]
 
 
 class EventSocket:
@@ -31,13 +33,13 @@ class EventSocket:
         endpoint: Where to bind or to connect.
         binds: Which of both.
         on_message: Called with topic, number and payload.
-        on_lost: Called when a publisher's connection is gone.
+        on_turn: Called when a publisher's connection is gone, or is there.
 
     Raises:
         AdapterError: The address cannot be bound or means nothing.
     """
 
-    __slots__ = ("_loop", "_monitor", "_on_lost", "_on_message", "_socket", "endpoint")
+    __slots__ = ("_loop", "_monitor", "_on_message", "_on_turn", "_socket", "endpoint")
 
     def __init__(
         self,
@@ -45,11 +47,11 @@ class EventSocket:
         endpoint: str,
         binds: bool,
         on_message: OnMessage,
-        on_lost: OnLost,
+        on_turn: OnTurn,
     ) -> None:
         self.endpoint = endpoint
         self._on_message = on_message
-        self._on_lost = on_lost
+        self._on_turn = on_turn
         self._loop = asyncio.get_running_loop()
         self._socket = context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, _HIGH_WATER)
@@ -57,7 +59,7 @@ class EventSocket:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IPV6, 1)
         self._socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self._socket.get_monitor_socket(_TURNS)
         try:
             (self._socket.bind if binds else self._socket.connect)(endpoint)
         except zmq.ZMQError as error:
@@ -70,6 +72,8 @@ class EventSocket:
             ) from error
         self._loop.add_reader(self._socket.fileno(), self._drain)
         self._loop.add_reader(self._monitor.fileno(), self._drain_monitor)
+        # ZMQ tells of what is new only after it was asked once.
+        self._loop.call_soon(self._drain_monitor)
 
     def __repr__(self) -> str:
         return f"<EventSocket {self.endpoint}>"
@@ -109,15 +113,15 @@ class EventSocket:
         self._loop.call_soon(self._drain)
 
     def _drain_monitor(self) -> None:
-        is_lost = False
-        while not self._socket.closed:
+        is_turned = False
+        while not self._monitor.closed:
             try:
                 recv_monitor_message(self._monitor, zmq.NOBLOCK)
             except zmq.ZMQError:
                 break
-            is_lost = True
-        if is_lost:
-            self._on_lost()
+            is_turned = True
+        if is_turned:
+            self._on_turn()
 
 
 async def ask_again(

@@ -8,18 +8,18 @@ from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.socket import EventSocket
 
 Receive = Callable[[int, bytes], None]
-Lost = Callable[[], None]
+Turned = Callable[[], None]
 
 
 class Subscription:
     """One receiver of one topic at one address; it is closed by `Subscriptions`."""
 
-    __slots__ = ("address", "lost", "receive")
+    __slots__ = ("address", "receive", "turned")
 
-    def __init__(self, address: EventAddress, receive: Receive, lost: Lost) -> None:
+    def __init__(self, address: EventAddress, receive: Receive, turned: Turned) -> None:
         self.address = address
         self.receive = receive
-        self.lost = lost
+        self.turned = turned
 
 
 class Subscriptions:
@@ -41,18 +41,20 @@ class Subscriptions:
         count = sum(map(len, self._members.values()))
         return f"<Subscriptions [{count} on {len(self._sockets)} sockets]>"
 
-    def add(self, address: EventAddress, receive: Receive, lost: Lost) -> Subscription:
+    def add(
+        self, address: EventAddress, receive: Receive, turned: Turned
+    ) -> Subscription:
         """Begin to receive what *address* publishes.
 
         Args:
             address: The publisher, as `resolve` returns it.
             receive: Called with number and payload of each message.
-            lost: Called when a connection to the address is gone.
+            turned: Called when a connection to the address is gone, or is there.
 
         Raises:
             AdapterError: The address cannot be used.
         """
-        member = Subscription(address, receive, lost)
+        member = Subscription(address, receive, turned)
         endpoint = address.endpoint
         if endpoint not in self._sockets:
             self._sockets[endpoint] = self._open(endpoint, address.binds)
@@ -85,8 +87,8 @@ class Subscriptions:
                 if not member.address.topic or member.address.topic == name:
                     member.receive(seq, payload)
 
-        def on_lost() -> None:
+        def on_turn() -> None:
             for member in list(self._members.get(endpoint, ())):
-                member.lost()
+                member.turned()
 
-        return EventSocket(self._context, endpoint, binds, on_message, on_lost)
+        return EventSocket(self._context, endpoint, binds, on_message, on_turn)

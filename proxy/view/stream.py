@@ -27,7 +27,7 @@ class Stream:
     """One publisher: received at once, put into order, entered in slices.
 
     Entering takes 2 ms of the event loop at a time, so that a flood of events does
-    not hold up requests. It is the owner's to call `received` and `lost`, which
+    not hold up requests. It is the owner's to call `received` and `turned`, which
     return at once.
 
     Args:
@@ -109,9 +109,12 @@ class Stream:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_soon(self._enter)
 
-    def lost(self) -> None:
-        """Note that the connection is gone: the engine may come back as another."""
+    def turned(self) -> None:
+        """Note that the connection went or came: the engine may be another one."""
         self.sequencer.doubt()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
         self._ask()
 
     def restart(self) -> None:
@@ -165,7 +168,8 @@ class Stream:
             self._apply(self.sequencer.failed())
             self.is_degraded = True
         finally:
-            self._task = None
+            if self._task is asyncio.current_task():
+                self._task = None
 
     async def _ask_once(self) -> None:
         """Ask for what is wanted until it came, or two tries have failed."""

@@ -64,7 +64,7 @@ class Hearer:
             partial(ask_again, context),
             lambda: float(next(stamps)),
         )
-        member = subscriptions.add(address, self.stream.received, self.stream.lost)
+        member = subscriptions.add(address, self.stream.received, self.stream.turned)
         self.leave = partial(subscriptions.remove, member)
         self.stream.start()
 
