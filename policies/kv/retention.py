@@ -1,0 +1,134 @@
+"""Retention: keep prefixes resident for a while, within a share of the pool."""
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+from warmroute.policies.errors import PolicyError
+from warmroute.policies.kv.pool import BlockPool
+
+_SLACK = 64
+
+
+class Retention:
+    """Hold blocks in a pool until a deadline, and never too many of them.
+
+    Deadlines are kept by `expire`, which every call makes first, and which the pool
+    makes when it runs short; an engine calls it once a step as well. So nothing
+    that expired ever stands in the way of a request. O(log n) a block.
+
+    Args:
+        pool: Whose blocks to hold; leave its `hold` to this object.
+        cap_share: Largest share of the pool's pages that may be held, from 0 to 1.
+        clock: Seconds that never go back.
+
+    Raises:
+        PolicyError: The share is not one.
+
+    Attributes:
+        cap_blocks: Most blocks that may be retained at a time.
+    """
+
+    __slots__ = ("_clock", "_deadlines", "_due", "_pool", "cap_blocks")
+
+    def __init__(
+        self, pool: BlockPool, cap_share: float = 0.5, *, clock: Callable[[], float]
+    ) -> None:
+        if not 0.0 <= cap_share <= 1.0:
+            raise PolicyError(f"retention: cap share {cap_share} (allowed: 0 to 1)")
+        self.cap_blocks = int(cap_share * (pool.num_pages - 1))
+        self._pool = pool
+        self._clock = clock
+        self._deadlines: dict[int, float] = {}
+        self._due: list[tuple[float, int, int]] = []
+        pool.add_reclaimer(lambda missing: self.expire())
+
+    def __repr__(self) -> str:
+        return f"<Retention [Blocks: {len(self._deadlines)} of {self.cap_blocks}]>"
+
+    def __contains__(self, block_hash: int) -> bool:
+        self.expire()
+        return block_hash in self._deadlines
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks retained now."""
+        self.expire()
+        return len(self._deadlines)
+
+    def retain(self, hashes: Sequence[int], ttl_s: float) -> int:
+        """Keep the leading resident blocks of a chain for *ttl_s* seconds.
+
+        As many as the cap allows, head first: a tail without its head is of no use.
+        Blocks that are retained already stay until the later of the two deadlines.
+
+        Returns:
+            The leading blocks of the chain that are retained now.
+
+        Raises:
+            PolicyError: The time is not positive.
+        """
+        if not ttl_s > 0.0:
+            raise PolicyError(f"retention: {ttl_s} seconds (allowed: more than 0)")
+        self.expire()
+        deadline = self._clock() + ttl_s
+        num_resident = len(self._pool.lookup(hashes))
+        for depth, block_hash in enumerate(hashes[:num_resident]):
+            known = self._deadlines.get(block_hash)
+            if known is None:
+                if len(self._deadlines) >= self.cap_blocks:
+                    num_resident = depth
+                    break
+                self._pool.hold([block_hash])
+            if known is None or known < deadline:
+                self._deadlines[block_hash] = deadline
+                heappush(self._due, (deadline, -depth, block_hash))
+        self._tidy()
+        return num_resident
+
+    def release(self, hashes: Iterable[int]) -> int:
+        """Let go of the named blocks, given head first; returns how many were kept."""
+        self.expire()
+        kept = [
+            block_hash
+            for block_hash in dict.fromkeys(hashes)
+            if self._deadlines.pop(block_hash, None) is not None
+        ]
+        self._pool.unhold(kept)
+        self._tidy()
+        return len(kept)
+
+    def expire(self, now: float | None = None) -> int:
+        """Let go of what is due at *now*, the time of the clock by default.
+
+        Of a chain that expires together the tail is let go first. O(1) when nothing
+        is due.
+
+        Returns:
+            The blocks let go.
+        """
+        if now is None:
+            now = self._clock()
+        count = 0
+        while self._due and self._due[0][0] <= now:
+            deadline, _, block_hash = heappop(self._due)
+            if self._deadlines.get(block_hash) == deadline:
+                del self._deadlines[block_hash]
+                count += self._pool.unhold([block_hash])
+        return count
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every invariant holds. O(n)."""
+        assert len(self._deadlines) <= self.cap_blocks, "cap exceeded"
+        due = {(block_hash, deadline) for deadline, _, block_hash in self._due}
+        assert self._deadlines.items() <= due, "a block never expires"
+        assert self._pool.num_held == len(self._deadlines), "others hold blocks"
+
+    def _tidy(self) -> None:
+        """Drop stale entries before they outnumber the others."""
+        if len(self._due) > 2 * len(self._deadlines) + _SLACK:
+            self._due = [
+                entry
+                for entry in self._due
+                if self._deadlines.get(entry[2]) == entry[0]
+            ]
+            heapify(self._due)
