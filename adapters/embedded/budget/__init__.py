@@ -1,0 +1,1 @@
+"""Token eviction inside a sequence, for the embedded engine."""

@@ -1,0 +1,91 @@
+"""Turning planned work into a batch, and the batch into logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from warmroute.adapters.embedded.engine.scheduler import Work
+from warmroute.adapters.embedded.engine.token_budget import TokenBudgets
+from warmroute.adapters.embedded.model.arrays import F32, I32
+from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
+from warmroute.adapters.embedded.model.kv_store import KVStore
+from warmroute.adapters.embedded.model.llama import Llama
+
+
+class Runner:
+    """Compute planned work with the model.
+
+    Args:
+        model: The model.
+        store: The bytes of all pages.
+        budgets: Gives sequences the scores that their prefill must gather.
+    """
+
+    __slots__ = ("_budgets", "_model", "_store")
+
+    def __init__(self, model: Llama, store: KVStore, budgets: TokenBudgets) -> None:
+        self._model = model
+        self._store = store
+        self._budgets = budgets
+
+    def __repr__(self) -> str:
+        return f"<Runner of {self._model!r}>"
+
+    def run(self, work: list[Work]) -> F32:
+        """Compute all of *work* in one step.
+
+        Returns:
+            ``[n, vocab]``: the logits of those that are sampled, in their order.
+        """
+        return self._model.forward(self.batch(work), self._store)
+
+    def batch(self, work: list[Work]) -> Batch:
+        """Lay out the tokens of a step; O(tokens + pages) array work."""
+        rows = list(self._rows(work))
+        spans = [(one.sequence.num_computed, one.num_tokens) for one in work]
+        positions = _joined(np.arange(at, at + n, dtype=np.int32) for at, n in spans)
+        tokens = (
+            np.frombuffer(one.sequence.tokens[at : at + n], np.uint32)
+            for one, (at, n) in zip(work, spans, strict=True)
+        )
+        slots = [
+            self._slots(one, positions[one.start : one.start + one.count])
+            for one in rows
+        ]
+        ends = [
+            one.start + one.count - 1
+            for one, planned in zip(rows, work, strict=True)
+            if planned.is_sampled
+        ]
+        return Batch(
+            _joined(tokens), positions, np.concatenate(slots), rows, np.array(ends, int)
+        )
+
+    def _rows(self, work: list[Work]) -> Iterator[SequenceRows]:
+        start = 0
+        for sequence, count in work:
+            self._budgets.observe(sequence)
+            yield SequenceRows(
+                start,
+                count,
+                np.array(sequence.table.pages, np.int32),
+                sequence.num_computed + count,
+                sequence.budgeted,
+                sequence.scores,
+            )
+            start += count
+
+    def _slots(
+        self, rows: SequenceRows, positions: I32
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        if rows.attention is not None:
+            return np.zeros(rows.count, np.int64)
+        size = self._store.block_size
+        pages = rows.table[positions // size].astype(np.int64)
+        return pages * size + positions % size
+
+
+def _joined(parts: Iterable[np.ndarray[tuple[int, ...], np.dtype[np.integer]]]) -> I32:
+    return np.concatenate(list(parts)).astype(np.int32, copy=False)

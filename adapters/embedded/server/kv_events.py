@@ -1,0 +1,235 @@
+"""Publish KV events over ZeroMQ, as vLLM 0.32 does, with replay.
+
+Three parties meet here, and none waits for another. The compute thread hands over
+batches and goes on. The publisher's own thread encodes them, sends them, keeps the
+newest for replay, and answers replays. Subscribers read at their own pace.
+
+What is lost when somebody falls behind always shows as a gap in the sequence, since
+numbers are given at the hand-over: a subscriber that lags by more than *hwm* batches
+misses those that follow until it catches up; if the publisher's thread lags by more
+than *max_pending*, the oldest batches waiting are dropped. The former can be replayed
+while they are among the newest *buffer_steps*; the latter only a snapshot heals.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+import zmq
+
+from warmroute.adapters.embedded.server.kv_sockets import KVSockets
+from warmroute.adapters.embedded.server.kv_wire import (
+    END_SEQ,
+    SEQ_BYTES,
+    KVEvent,
+    KVEventBatch,
+)
+
+LINGER_MS = 1_000
+
+logger = logging.getLogger(__name__)
+
+
+class KVEventPublisher:
+    """Send batches of KV events to subscribers, and again to who missed some.
+
+    `start` takes the addresses, `publish` never blocks, and `close` sends what was
+    handed over before it returns.
+
+    Args:
+        endpoint: Address of the PUB socket; see `KVSockets`.
+        replay_endpoint: Address that the replay ROUTER binds; None offers no replay.
+        topic: First frame of each message.
+        buffer_steps: Newest batches kept for replay.
+        hwm: Batches queued for one slow subscriber.
+        max_pending: Batches queued for the publisher's thread.
+        rank: Data-parallel rank, written into each batch.
+        clock: Wall-clock time in seconds.
+        context: ZeroMQ context; the process's own by default.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_clock",
+        "_context",
+        "_is_closing",
+        "_next_seq",
+        "_num_dropped",
+        "_pending",
+        "_rank",
+        "_thread",
+        "_topic",
+        "_wake_reader",
+        "_wake_writer",
+        "endpoint",
+        "hwm",
+        "replay_endpoint",
+    )
+
+    def __init__(
+        self,
+        endpoint: str,
+        replay_endpoint: str | None = None,
+        topic: str = "",
+        *,
+        buffer_steps: int = 10_000,
+        hwm: int = 100_000,
+        max_pending: int = 100_000,
+        rank: int = 0,
+        clock: Callable[[], float] = time.time,
+        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.replay_endpoint = replay_endpoint
+        self.hwm = hwm
+        self._topic = topic.encode()
+        self._rank = rank
+        self._clock = clock
+        self._context = context or zmq.Context.instance()
+        self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
+        self._pending: deque[tuple[int, KVEventBatch]] = deque(maxlen=max_pending)
+        self._next_seq = 0
+        self._num_dropped = 0
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+        self._wake_reader = self._wake_writer = -1
+
+    def __repr__(self) -> str:
+        replay = self.replay_endpoint or "none"
+        return (
+            f"<KVEventPublisher {self.endpoint}: next seq {self._next_seq}, "
+            f"{self._num_dropped} dropped, replay {replay}>"
+        )
+
+    @property
+    def last_seq(self) -> int | None:
+        """Sequence number of the last batch handed over; None before the first."""
+        return self._next_seq - 1 if self._next_seq else None
+
+    @property
+    def num_dropped(self) -> int:
+        """Batches that the publisher's thread was too slow for."""
+        return self._num_dropped
+
+    def source(self) -> dict[str, object]:
+        """Describe this publisher as vLLM does at ``/kv_event_sources``."""
+        return {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": self.endpoint,
+            "replay_endpoint": self.replay_endpoint,
+            "buffer_steps": self._buffer.maxlen,
+            "hwm": self.hwm,
+            "max_queue_size": self._pending.maxlen,
+            "topic": self._topic.decode(),
+        }
+
+    def start(self) -> None:
+        """Take the addresses, and start the thread; port 0 becomes a real port.
+
+        Raises:
+            ConfigError: An address is malformed.
+            EndpointUnusable: An address is taken, or not of this machine.
+        """
+        sockets = KVSockets(self._context, self.hwm, self._buffer.maxlen or 0)
+        try:
+            self.endpoint = sockets.open_publisher(self.endpoint)
+            if self.replay_endpoint is not None:
+                self.replay_endpoint = sockets.open_replay(self.replay_endpoint)
+        except BaseException:
+            sockets.close(0)
+            raise
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self._thread = threading.Thread(
+            target=self._run, args=(sockets,), name="kv-events", daemon=True
+        )
+        self._thread.start()
+        self._wake()  # for what was handed over before
+
+    def publish(self, events: Sequence[KVEvent]) -> int:
+        """Hand over a batch, and return its sequence number; never blocks.
+
+        One thread at a time may call this. *events* must not change any more.
+        """
+        batch = KVEventBatch(self._clock(), list(events), self._rank)
+        seq = self._next_seq
+        self._num_dropped += len(self._pending) == self._pending.maxlen
+        self._pending.append((seq, batch))
+        self._next_seq = seq + 1
+        self._wake()
+        return seq
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what was handed over, then stop the thread and close the sockets.
+
+        Subscribers that do not read get a second, then lose what they left.
+        """
+        if self._thread is None:
+            return
+        self._is_closing = True
+        self._wake()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            logger.error("kv_events_close_timed_out endpoint=%s", self.endpoint)
+            return
+        self._thread = None
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+    def _wake(self) -> None:
+        if self._thread is not None:
+            try:
+                os.write(self._wake_writer, b"\0")
+            except BlockingIOError:
+                return  # the pipe is full, so the thread wakes anyway
+
+    def _run(self, sockets: KVSockets) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wake_reader, zmq.POLLIN)
+        if sockets.replay is not None:
+            poller.register(sockets.replay, zmq.POLLIN)
+        try:
+            while not self._is_closing:
+                ready = dict(poller.poll())
+                self._drain_wakes()
+                # Before a replay, so that it holds all that was handed over.
+                self._send_pending(sockets)
+                if sockets.replay in ready:
+                    self._answer_replay(sockets)
+            self._send_pending(sockets)
+        except Exception:
+            logger.exception("kv_events_failed endpoint=%s", self.endpoint)
+        finally:
+            sockets.close(LINGER_MS)
+
+    def _drain_wakes(self) -> None:
+        try:
+            while os.read(self._wake_reader, 4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def _send_pending(self, sockets: KVSockets) -> None:
+        encode = msgspec.msgpack.Encoder().encode
+        while self._pending:
+            seq, batch = self._pending.popleft()
+            payload = encode(batch)
+            self._buffer.append((seq, payload))
+            sockets.publish((self._topic, seq.to_bytes(SEQ_BYTES, "big"), payload))
+
+    def _answer_replay(self, sockets: KVSockets) -> None:
+        asked = sockets.receive_replay()
+        if asked is None:
+            return
+        client, start = asked
+        for seq, payload in self._buffer:
+            if seq >= start:
+                number = seq.to_bytes(SEQ_BYTES, "big")
+                sockets.send_replay((client, b"", self._topic, number, payload))
+        sockets.send_replay((client, b"", b"", END_SEQ, b""))

@@ -1,0 +1,139 @@
+"""What a cache can be asked for: one typed request a verb of KV control.
+
+Every request is bounded, so that nobody can make an engine hash or list without end.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MAX_BLOCKS = 65_536
+"""Most block hashes that one request may name."""
+
+MAX_TOKENS = 1_048_576
+"""Most token ids that one request may name its blocks by."""
+
+MAX_PROMPT_CHARS = 4_194_304
+MAX_SALT_CHARS = 4_096
+MAX_TTL_S = 86_400
+"""Longest time that a block may be retained, in seconds: one day."""
+
+MAX_HASH = 2**64 - 1
+MIN_HASH = -(2**63)
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
+Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Request(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Ask for something that takes no parameters; the base of those that do."""
+
+
+class SnapshotRequest(Request, frozen=True):
+    """Ask what is resident.
+
+    Args:
+        token_ids: Whether each block comes with its tokens and extra keys.
+    """
+
+    token_ids: bool = False
+
+
+class BlocksRequest(Request, frozen=True):
+    """Name the blocks to act on, in exactly one of four ways.
+
+    All but *hashes* name the full blocks of one sequence, from its head on.
+
+    Args:
+        hashes: The engine's block hashes, in any order.
+        token_ids: Token ids of a prompt.
+        prompt: Text of a prompt, as ``/v1/completions`` takes it.
+        messages: A chat, as ``/v1/chat/completions`` takes it.
+        tools: Tools of the chat, which its template renders.
+        add_generation_prompt: Whether the chat ends with the head of an answer, as
+            one that is sent does; false to name the beginning of longer chats.
+        cache_salt: Salt of the prompt or chat.
+        skip_blocks: Blocks at the head of the sequence that are not meant.
+    """
+
+    hashes: Annotated[list[int], Meta(min_length=1, max_length=MAX_BLOCKS)] | None = (
+        None
+    )
+    token_ids: (
+        Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_TOKENS)] | None
+    ) = None
+    prompt: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)] | None = (
+        None
+    )
+    messages: Annotated[list[dict[str, object]], Meta(min_length=1)] | None = None
+    tools: list[dict[str, object]] | None = None
+    add_generation_prompt: bool = True
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = (
+        None
+    )
+    skip_blocks: Count = 0
+
+    def __post_init__(self) -> None:
+        ways = (self.hashes, self.token_ids, self.prompt, self.messages)
+        if sum(way is not None for way in ways) != 1:
+            raise ValueError(
+                "blocks must be named in exactly one way "
+                "(allowed: hashes, token_ids, prompt, messages)"
+            )
+        if self.tools is not None and self.messages is None:
+            raise ValueError("tools belong to messages, which are missing")
+        if self.hashes is not None:
+            self._check_hashes(self.hashes)
+
+    def _check_hashes(self, hashes: list[int]) -> None:
+        if self.cache_salt is not None or self.skip_blocks:
+            raise ValueError(
+                "hashes name their blocks fully; leave out cache_salt and skip_blocks"
+            )
+        wrong = [one for one in hashes if not MIN_HASH <= one <= MAX_HASH]
+        if wrong:
+            raise ValueError(f"block hash {wrong[0]} does not fit 64 bits")
+
+
+class RetainRequest(BlocksRequest, frozen=True, kw_only=True):
+    """Ask to keep blocks resident for *ttl_s* seconds from now."""
+
+    ttl_s: Annotated[float, Meta(gt=0, le=MAX_TTL_S)]
+
+
+class PolicyRequest(Request, frozen=True):
+    """Ask which block eviction policy rules; with a name, put that one in force."""
+
+    name: Name | None = None
+    options: dict[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.options is not None and self.name is None:
+            raise ValueError("options belong to a policy; give its name, too")
+
+
+class BudgetRequest(Request, frozen=True):
+    """Ask for the default token budget; with a method, set it for new requests.
+
+    Args:
+        method: Token eviction method; ``full`` keeps every token.
+        tokens: Budget in tokens a sequence; excludes *share*.
+        share: Budget as a share of the prompt, 0 to 1.
+        sinks: First tokens that are always kept.
+        recent: Newest tokens that are always kept.
+    """
+
+    method: Name | None = None
+    tokens: Annotated[int, Meta(ge=1)] | None = None
+    share: Share | None = None
+    sinks: Count | None = None
+    recent: Count | None = None
+
+    def __post_init__(self) -> None:
+        given = (self.tokens, self.share, self.sinks, self.recent)
+        if self.method is None and any(one is not None for one in given):
+            raise ValueError("a budget needs its method")
+        if self.tokens is not None and self.share is not None:
+            raise ValueError("tokens and share are two budgets; give one")
