@@ -201,6 +201,8 @@ class Routing:
                 router.pin(usage.answer_id, self.backend.name)
         elif ticket is not None and ttft_s is None:
             router.view.failed(ticket)
+        if ticket is not None and ticket.is_promise:
+            router.view.released(ticket)
         router.ledger.settle(
             self.decision,
             status,

@@ -1,14 +1,30 @@
 """Seeds of the block hash chains: one for each separate cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from warmroute.adapters.base import ModelCard
 from warmroute.policies.kv.blocks import Grade, root_hash
 from warmroute.proxy.prompt.bodies import Body
 
 MAX_ROOTS = 1024
 _MAX_NAME_CHARS = 256
+
+
+def event_root(
+    models: Mapping[str, ModelCard], lora: str | None, salt: str | None
+) -> int:
+    """Return the seed under which an engine's announced blocks are known.
+
+    Args:
+        models: Those that the engine serves; the first one that is no adapter is
+            what its blocks are of.
+        lora: Name of the adapter, or None.
+        salt: The cache salt, or None.
+    """
+    base = next((one.id for one in models.values() if one.parent is None), "")
+    return root_hash(base, lora=lora, salt=salt)
 
 
 class Roots:

@@ -21,12 +21,14 @@ class Lineup:
         places: Position of each backend that has a view, by name.
         sizes: Each block size among them, with the bits of the believed backends
             that have it.
+        doubted: Positions of the backends whose promises count in part.
     """
 
     __slots__ = (
         "_places_by_bit",
         "_spreads",
         "candidates",
+        "doubted",
         "mirrors",
         "places",
         "sizes",
@@ -40,6 +42,7 @@ class Lineup:
         self.places: dict[str, int] = {}
         self._places_by_bit: dict[int, int] = {}
         self._spreads: dict[int, tuple[int, ...]] = {}
+        self.doubted: list[int] = []
         sizes: dict[int, int] = {}
         for at, mirror in enumerate(self.mirrors):
             if mirror is None:
@@ -49,6 +52,8 @@ class Lineup:
             self._places_by_bit[bit] = at
             bits = sizes.get(mirror.block_size, 0)
             sizes[mirror.block_size] = bits | bit * mirror.is_believed
+            if mirror.trust.discount < 1.0:
+                self.doubted.append(at)
         self.sizes = tuple(sizes.items())
 
     def __repr__(self) -> str:

@@ -130,6 +130,8 @@ class Lookup:
             self._count(chains, size, bits, self.matched, index.holders.gpu_tiers)
         if index.holders.has_tiers:
             self._count_tiers()
+        if lineup.doubted:
+            self._discount()
 
     def __repr__(self) -> str:
         return f"<Lookup [Sizes: {list(self.chains)}, matched: {self.matched}]>"
@@ -179,6 +181,17 @@ class Lookup:
         self.disk = [c - b for b, c in zip(upper, self.matched, strict=True)]
 
 
+    def _discount(self) -> None:
+        """Take back a part of what doubted backends promise, in whole blocks."""
+        if self.gpu is self.matched:
+            self.matched = self.gpu.copy()
+        for at in self.lineup.doubted:
+            mirror = self.lineup.mirrors[at]
+            assert mirror is not None
+            believed = int(self.matched[at] * mirror.trust.discount)
+            self.matched[at] = believed // mirror.block_size * mirror.block_size
+
+
 class Ticket:
     """A prompt that was entered for one backend, until its outcome is known.
 
@@ -192,6 +205,8 @@ class Ticket:
         held: Leading blocks of each chain that were there before.
         distance: Tokens that went into the backend since the deepest of them was
             used; None when not known or when that request's answer had not begun.
+        is_promise: What was entered is announced by the engine itself, and goes
+            again with the request.
     """
 
     __slots__ = (
@@ -201,6 +216,7 @@ class Ticket:
         "entered",
         "held",
         "incarnation",
+        "is_promise",
         "mirror",
         "predicted_tokens",
         "stamp",
@@ -221,6 +237,12 @@ class Ticket:
         self.entered = self.stamp = stamp
         self.held: list[int] = []
         self.distance: int | None = None
+        self.is_promise = (
+            mirror is not None
+            and mirror.source == "events"
+            and bool(chains)
+            and not chains[0].is_text
+        )
         self._bytes_per_token = bytes_per_token
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
 """What the view keeps of one backend beside its blocks."""
 
 from warmroute.policies.kv.capacity import Capacity
+from warmroute.proxy.view.trust import Trust
 
 _SILENT_REPORTS = 8
 
@@ -11,9 +12,12 @@ class Mirror:
     Attributes:
         name: The backend.
         slot: Its place in the lists of a `Match`.
-        holder: Number of its GPU tier in the index.
+        gpu: Number of its GPU tier in the index.
+        holder: Number of the tier that requests are entered in: the GPU, or what is
+            promised where the engine announces its blocks itself.
         block_size: Tokens a block of its engine.
-        source: Where its blocks come from: ``mirror``, or ``none``.
+        source: Where its blocks come from: ``events``, ``mirror``, or ``none``.
+        trust: How far its promises are believed.
         capacity: What it is believed to keep.
         incarnation: Counts engine restarts; tickets of an earlier one are void.
         is_believed: Whether its blocks count in a match.
@@ -25,6 +29,7 @@ class Mirror:
         "_num_silent",
         "block_size",
         "capacity",
+        "gpu",
         "has_hit",
         "holder",
         "in_flight",
@@ -33,6 +38,7 @@ class Mirror:
         "name",
         "slot",
         "source",
+        "trust",
     )
 
     def __init__(
@@ -46,10 +52,11 @@ class Mirror:
     ) -> None:
         self.name = name
         self.slot = slot
-        self.holder = holder
+        self.gpu = self.holder = holder
         self.block_size = block_size
         self.source = source
         self.capacity = capacity
+        self.trust = Trust()
         self.incarnation = 0
         self.in_flight: set[float] = set()
         self.has_hit = False

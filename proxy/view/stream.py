@@ -94,6 +94,13 @@ class Stream:
         return f"<Stream {self._name} {self.address.endpoint} {self.sequencer!r}>"
 
     @property
+    def status(self) -> str:
+        """Return ``catching_up``, ``degraded`` or ``live``."""
+        if self.is_catching_up:
+            return "catching_up"
+        return "degraded" if self.is_degraded else "live"
+
+    @property
     def is_catching_up(self) -> bool:
         """Tell whether a replay is under way or received messages wait."""
         return self._task is not None or bool(self._queue)

@@ -45,6 +45,7 @@ class Track:
         "_holders",
         "_index",
         "_late",
+        "_on_size",
         "_orphan_keys",
         "_root",
         "_waiting",
@@ -55,7 +56,11 @@ class Track:
     )
 
     def __init__(
-        self, index: PrefixIndex, holders: Mapping[str, int], root: Root
+        self,
+        index: PrefixIndex,
+        holders: Mapping[str, int],
+        root: Root,
+        on_size: Callable[[int], None],
     ) -> None:
         """Make an empty one.
 
@@ -63,10 +68,12 @@ class Track:
             index: Where the blocks go.
             holders: Number of each tier of the backend.
             root: Returns the root hash for a LoRA name and a cache salt.
+            on_size: Called with the tokens a block, once they are known.
         """
         self._index = index
         self._holders = holders
         self._root = root
+        self._on_size = on_size
         self._group: int | None = None
         self._waiting: dict[int, list[tuple[int, Stored]]] = {}
         self._orphan_keys: Counter[int] = Counter()
@@ -124,6 +131,7 @@ class Track:
         if self.block_size is None:
             self.block_size = event.block_size
             self._group = event.group_idx
+            self._on_size(event.block_size)
         return event.block_size == self.block_size and event.group_idx == self._group
 
     def _enter(self, holder: int, event: Stored, stamp: float) -> Sequence[int] | None:

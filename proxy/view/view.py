@@ -12,13 +12,19 @@ first out, bounded by a learned capacity. What keeps it consistent:
   The prompt itself is cached again by then, for the engine has just computed it; so
   what goes is everything older behind the shortfall, and the learned capacity shrinks
   when it happens again. A report of more makes it grow.
+- Of an engine that announces its blocks, only what requests in flight hold or are
+  about to compute is entered here, under a tier of its own, and goes again with the
+  request: by then the engine has announced it. Prompts that are known as text alone
+  are mirrored in that tier, for no event speaks of text. Where the engine has less
+  than was announced, the view is discounted, then made anew, then mirrored again.
 - A restart wipes the backend and voids the tickets of requests that were under way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, nextafter
 
 from warmroute.policies.kv.capacity import Capacity
+from warmroute.policies.kv.holders import TIERS
 from warmroute.policies.kv.outline import Node, outline
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate
@@ -26,24 +32,34 @@ from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.lookup import Lookup, Ticket
 from warmroute.proxy.view.mirror import Mirror
+from warmroute.proxy.view.trust import Trust
 
 DEFAULT_BLOCK_SIZE = 16
 
 _MAX_LINEUPS = 256
+
+Facts = Callable[[], dict[str, object]]
 
 
 class View:
     """Match prompts against the caches of all backends, and keep the mirror true.
 
     Every ticket from `dispatched` ends in `confirmed` or `failed`, then perhaps in
-    `realised`. Nothing here does I/O; all times are seconds of one monotonic clock.
+    `realised`, and at last in `released`. Nothing here does I/O; all times are seconds
+    of one monotonic clock.
+
+    Attributes:
+        on_distrust: Called with a backend and ``resync`` or ``degrade`` when its
+            announced view has promised too much.
     """
 
-    __slots__ = ("_index", "_lineups", "_mirrors", "_stamp")
+    __slots__ = ("_index", "_lineups", "_mirrors", "_stamp", "_told", "on_distrust")
 
     def __init__(self, index: PrefixIndex) -> None:
         self._index = index
+        self.on_distrust: Callable[[str, str], None] | None = None
         self._mirrors: dict[str, Mirror] = {}
+        self._told: dict[str, Facts] = {}
         self._lineups: dict[int, Lineup] = {}
         self._stamp = 0.0
 
@@ -78,6 +94,7 @@ class View:
     def remove_backend(self, name: str) -> None:
         """Forget a backend; its name may come back and inherits nothing."""
         self._mirrors.pop(name).restart()
+        self._told.pop(name, None)
         self._index.remove_backend(name)
         self._lineups.clear()
 
@@ -88,6 +105,42 @@ class View:
         self._index.remove_holder(mirror.holder)
         self._bound(mirror)
         self._lineups.clear()
+
+    def announce(self, name: str, facts: Facts) -> Mapping[str, int]:
+        """Let the engine of a backend tell itself what it has, by its events.
+
+        Args:
+            name: The backend.
+            facts: Returns what is known of the events, for `facts`.
+
+        Returns:
+            The number of each tier, for what it announces.
+        """
+        mirror = self._mirrors[name]
+        self._told[name] = facts
+        self._index.remove_holder(mirror.holder)
+        self._index.set_capacity(mirror.gpu, None)
+        mirror.holder = self._index.add_holder(name, "promised")
+        self._change_source(mirror, "events")
+        return {
+            "gpu": mirror.gpu,
+            "host": self._index.add_holder(name, "host"),
+            "disk": self._index.add_holder(name, "disk"),
+        }
+
+    def mirror_again(self, name: str) -> None:
+        """Go back to what was sent: the events of a backend cannot be relied on."""
+        mirror = self._mirrors[name]
+        self._told.pop(name, None)
+        for tier in TIERS:
+            self._index.remove_holder(self._index.add_holder(name, tier))
+        mirror.holder = mirror.gpu
+        self._change_source(mirror, "mirror")
+
+    def stamp(self) -> float:
+        """Return a stamp that is greater than all before."""
+        self._stamp = nextafter(self._stamp, inf)
+        return self._stamp
 
     def configure(
         self,
@@ -100,6 +153,8 @@ class View:
         if block_size and block_size != mirror.block_size:
             mirror.block_size = block_size
             self._index.remove_holder(mirror.holder)
+            if mirror.source != "events":
+                self._index.remove_holder(mirror.gpu)
             self._lineups.clear()
         if capacity_tokens is not None:
             mirror.capacity.tell(capacity_tokens)
@@ -158,7 +213,9 @@ class View:
             if lookup.version != index.version:
                 chain.path, chain.depth = index.path(hashes)
             path = chain.path
-            if ticket.predicted_tokens and len(chains) == 1:
+            if ticket.is_promise:
+                index.touch(mirror.gpu, hashes, stamp)
+            elif ticket.predicted_tokens and len(chains) == 1:
                 used = index.last_used(holder, path)
                 if used is not None and used not in mirror.in_flight:
                     ticket.distance = capacity.volume - capacity.volume_at(used)
@@ -167,7 +224,7 @@ class View:
                 chain.last = path[-1]
             ticket.held.append(num_held)
             num_new += (len(hashes) - num_held) * tokens
-        if num_new:
+        if num_new and not ticket.is_promise:
             capacity.insert(num_new, stamp)
         mirror.in_flight.add(stamp)
         return ticket
@@ -193,7 +250,13 @@ class View:
             return
         mirror.in_flight.discard(ticket.entered)
         for chain, held in zip(ticket.chains, ticket.held, strict=True):
-            self._index.rollback(mirror.holder, chain.hashes, held, ticket.stamp)
+            keep = 0 if ticket.is_promise else held
+            self._index.rollback(mirror.holder, chain.hashes, keep, ticket.stamp)
+
+    def released(self, ticket: Ticket) -> None:
+        """Note that the request is over: what it held may go from its engine."""
+        if ticket.is_promise:
+            self.failed(ticket)
 
     def realised(self, ticket: Ticket, cached_tokens: int, now: float) -> None:
         """Correct the mirror by the engine's report of *cached_tokens*.
@@ -205,6 +268,9 @@ class View:
         if mirror is None or mirror.incarnation != ticket.incarnation:
             return
         predicted, capacity = ticket.predicted_tokens, mirror.capacity
+        if ticket.is_promise:
+            self._verify(mirror, predicted, cached_tokens)
+            return
         if not mirror.has_hit and (cached_tokens or distance is not None):
             self._hear(mirror, cached_tokens, predicted)
         limit = capacity.limit
@@ -229,15 +295,19 @@ class View:
     def facts(self, name: str) -> dict[str, object]:
         """Return what `/api/state` shows of the view of a backend."""
         mirror = self._mirrors[name]
-        return {
+        facts: dict[str, object] = {
             "source": mirror.source if mirror.is_believed else "none",
-            "blocks": self._index.blocks(mirror.holder),
+            "blocks": self._index.blocks(mirror.gpu),
             "seq": None,
             "incarnation": mirror.incarnation,
             "gaps": 0,
             "replays": 0,
             "lag_s": None,
         }
+        told = self._told.get(name)
+        if told is not None:
+            facts |= {**told(), "discount": mirror.trust.discount}
+        return facts
 
     def stats(self) -> dict[str, int]:
         """Return the size of the index over all backends, and its cap."""
@@ -268,6 +338,23 @@ class View:
         mirror.hear(cached_tokens, predicted)
         if mirror.is_believed != was_believed:
             self._lineups.clear()
+
+    def _verify(self, mirror: Mirror, promised: int, cached: int) -> None:
+        """Hold a promise of announced blocks against what the engine had."""
+        trust = mirror.trust
+        before = trust.discount
+        verdict = trust.observe(promised, cached, mirror.block_size)
+        if trust.discount != before:
+            self._lineups.clear()
+        if verdict != "well" and self.on_distrust is not None:
+            self.on_distrust(mirror.name, verdict)
+
+    def _change_source(self, mirror: Mirror, source: str) -> None:
+        mirror.source = source
+        mirror.trust = Trust()
+        mirror.restart()
+        self._bound(mirror)
+        self._lineups.clear()
 
     def _bound(self, mirror: Mirror) -> None:
         limit = mirror.capacity.limit

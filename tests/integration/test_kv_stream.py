@@ -60,7 +60,7 @@ class Hearer:
         self.stream = Stream(
             "a",
             address,
-            Track(self.index, holders, lambda lora, salt: ROOT),
+            Track(self.index, holders, lambda lora, salt: ROOT, lambda size: None),
             partial(ask_again, context),
             lambda: float(next(stamps)),
         )

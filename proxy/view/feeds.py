@@ -1,0 +1,204 @@
+"""The KV events of all backends: who is heard, and what becomes of it."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import zmq
+import zmq.asyncio
+
+from warmroute.adapters.kv_events.address import EventAddress, host_of, resolve
+from warmroute.adapters.kv_events.socket import ask_again
+from warmroute.adapters.kv_events.subscriptions import Subscription, Subscriptions
+from warmroute.policies.errors import AdapterError
+from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.proxy.config.backend import KVEventsConfig
+from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.prompt.roots import event_root
+from warmroute.proxy.view.stream import Stream
+from warmroute.proxy.view.track import Track
+from warmroute.proxy.view.view import View
+
+logger = logging.getLogger(__name__)
+
+
+class Feed:
+    """The events of one backend, from the subscription to the index."""
+
+    __slots__ = ("_member", "address", "is_closed", "stream")
+
+    def __init__(
+        self, stream: Stream, member: Subscription, address: EventAddress
+    ) -> None:
+        self.stream = stream
+        self.address = address
+        self._member = member
+        self.is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Feed {self.stream!r}>"
+
+    async def close(self, subscriptions: Subscriptions) -> None:
+        """Stop hearing."""
+        subscriptions.remove(self._member)
+        await self.stream.close()
+
+
+class Feeds:
+    """Follow the events of every backend that publishes some.
+
+    A backend is heard once its engine has said where it publishes, or the
+    configuration says so, and its models are known: their names are part of what
+    blocks are known by. It is heard until it goes, whatever becomes of its health.
+
+    Args:
+        view: Learns who announces its own blocks.
+        index: Where the blocks go.
+    """
+
+    __slots__ = (
+        "_async_context",
+        "_closing",
+        "_context",
+        "_feeds",
+        "_index",
+        "_refused",
+        "_subscriptions",
+        "_view",
+    )
+
+    def __init__(self, view: View, index: PrefixIndex) -> None:
+        self._view = view
+        self._index = index
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._async_context = zmq.asyncio.Context.shadow(self._context)
+        self._subscriptions = Subscriptions(self._context)
+        self._feeds: dict[str, Feed] = {}
+        self._refused: dict[str, tuple[EventAddress, ...]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        view.on_distrust = self._distrusted
+
+    def __repr__(self) -> str:
+        return f"<Feeds {list(self._feeds)} {self._subscriptions!r}>"
+
+    def learned(self, backend: Backend) -> None:
+        """Follow a backend whose engine has told what there is to follow."""
+        addresses = tuple(_addresses(backend))
+        feed = self._feeds.get(backend.name)
+        if feed is not None:
+            if feed.address in addresses or not addresses:
+                return
+            self._leave(backend.name)
+        if addresses and self._refused.get(backend.name) != addresses:
+            self._follow(backend, addresses)
+
+    def restarted(self, backend: Backend) -> None:
+        """Forget what an engine told that is no more."""
+        self._refused.pop(backend.name, None)
+        feed = self._feeds.get(backend.name)
+        if feed is not None:
+            feed.stream.restart()
+
+    def removed(self, backend: Backend) -> None:
+        """Stop hearing a backend that is gone."""
+        self._refused.pop(backend.name, None)
+        self._leave(backend.name)
+
+    def streams(self) -> Mapping[str, Stream]:
+        """Return the stream of every backend that is heard, by name."""
+        return {name: feed.stream for name, feed in self._feeds.items()}
+
+    async def close(self) -> None:
+        """Stop hearing, and release all sockets."""
+        for name in list(self._feeds):
+            self._leave(name)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        self._subscriptions.close()
+        self._context.destroy(linger=0)
+
+    def _follow(self, backend: Backend, addresses: Sequence[EventAddress]) -> None:
+        name = backend.name
+        if len(addresses) > 1:
+            self._refuse(backend, addresses, "several data-parallel ranks")
+            return
+        address = addresses[0]
+        tiers = self._view.announce(name, partial(self._facts, name))
+        root = partial(event_root, backend.models)
+        stream = Stream(
+            name,
+            address,
+            Track(self._index, tiers, root, partial(self._sized, name)),
+            partial(ask_again, self._async_context),
+            self._view.stamp,
+        )
+        try:
+            member = self._subscriptions.add(address, stream.received, stream.turned)
+        except AdapterError as error:
+            self._view.mirror_again(name)
+            self._refuse(backend, addresses, str(error))
+            return
+        self._feeds[name] = Feed(stream, member, address)
+        stream.start()
+        extra = {"backend": name, "endpoint": address.endpoint}
+        logger.info("kv_events_subscribed", extra=extra)
+
+    def _refuse(
+        self, backend: Backend, addresses: Sequence[EventAddress], reason: str
+    ) -> None:
+        self._refused[backend.name] = tuple(addresses)
+        extra = {"backend": backend.name, "reason": reason}
+        logger.warning("kv_events_not_followed", extra=extra)
+
+    def _leave(self, name: str) -> None:
+        feed = self._feeds.pop(name, None)
+        if feed is not None:
+            task = asyncio.create_task(feed.close(self._subscriptions))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _sized(self, name: str, block_size: int) -> None:
+        self._view.configure(name, block_size=block_size)
+
+    def _distrusted(self, name: str, verdict: str) -> None:
+        feed = self._feeds.get(name)
+        if feed is None:
+            return
+        logger.warning(
+            "kv_view_distrusted", extra={"backend": name, "action": verdict}
+        )
+        if verdict == "resync":
+            feed.stream.restart()
+        else:
+            self._refused[name] = (feed.address,)
+            self._leave(name)
+            self._view.mirror_again(name)
+
+    def _facts(self, name: str) -> dict[str, object]:
+        feed = self._feeds.get(name)
+        if feed is None:
+            return {}
+        stream, sequencer = feed.stream, feed.stream.sequencer
+        return {
+            "seq": sequencer.last,
+            "incarnation": sequencer.num_restarts,
+            "gaps": sequencer.num_gaps,
+            "replays": stream.num_replays,
+            "lag_s": stream.lag_s,
+            "status": stream.status,
+            "orphans": stream.track.num_orphans,
+        }
+
+
+def _addresses(backend: Backend) -> list[EventAddress]:
+    wanted = backend.config.kv_events
+    if wanted == "off" or not backend.models:
+        return []
+    if isinstance(wanted, KVEventsConfig):
+        return [
+            EventAddress(
+                wanted.endpoint, wanted.replay, wanted.topic or "", 0, wanted.bind
+            )
+        ]
+    host = host_of(backend.config.url)
+    return [resolve(one, host) for one in backend.event_sources]
