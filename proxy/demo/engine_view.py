@@ -9,6 +9,7 @@ import aiohttp
 from warmroute.proxy.demo.errors import DemoError
 
 _SETTLE_S = 10.0
+_FLUSH_PATHS = ("/warmroute/kv/flush", "/reset_prefix_cache")
 _SUMS = {
     "vllm:prefix_cache_queries_total": "queried_tokens",
     "vllm:prefix_cache_hits_total": "hit_tokens",
@@ -73,13 +74,15 @@ class EngineView:
 
     async def flush(self) -> None:
         """Empty the prefix cache; the engine must be idle."""
-        async with self._http.post(f"{self.url}/reset_prefix_cache") as answer:
-            if answer.status == 404:
-                raise DemoError(
-                    f"{self.url} has no /reset_prefix_cache; "
-                    "start vLLM with VLLM_SERVER_DEV_MODE=1"
-                )
-            answer.raise_for_status()
+        for path in _FLUSH_PATHS:
+            async with self._http.post(f"{self.url}{path}", json={}) as answer:
+                if answer.status != 404:
+                    answer.raise_for_status()
+                    return
+        raise DemoError(
+            f"{self.url} has none of {' and '.join(_FLUSH_PATHS)}; "
+            "start vLLM with VLLM_SERVER_DEV_MODE=1"
+        )
 
     async def is_healthy(self) -> bool:
         """Tell whether the engine answers its health check."""

@@ -4,6 +4,7 @@ from unit.engine_rig import Rig, expected
 
 from warmroute.adapters.embedded.engine.request import GenerationRequest
 from warmroute.adapters.embedded.engine.stats import EngineObserver
+from warmroute.policies.eviction.lru import Lru
 
 
 def prompt(length: int, first: int = 1) -> list[int]:
@@ -102,14 +103,30 @@ class TestPrefixCache:
 
         assert other.num_cached_tokens == 0
 
-    def test_hit_is_decided_at_admission(self):
-        """Two equal prompts admitted in one step are both computed."""
+    def test_request_that_waits_does_not_use_its_prefix(self):
+        """Only the admission counts as a hit with the eviction policy."""
+        rig = Rig(num_blocks=6)
+        policy = CountingLru(capacity=6, clock=lambda: rig.now)
+        rig.state.pool.set_policy(policy)
+        rig.add("first", prompt(8), max_tokens=1)
+        rig.run()
+        rig.add("busy", prompt(12, 30), max_tokens=5)
+        rig.add("waiting", prompt(13), max_tokens=1)
+        for _ in range(3):
+            rig.step()
+        assert policy.touches == 0
+
+        rig.run()
+        assert policy.touches == 2
+
+    def test_equal_prompts_of_one_step_are_computed_once(self):
+        """The second starts behind the blocks that the first computes beside it."""
         rig = Rig(max_batched_tokens=40)
         first = rig.add("a", prompt(12))
         second = rig.add("b", prompt(12))
         rig.run()
 
-        assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 0)
+        assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 8)
         assert rig.tokens("a") == rig.tokens("b")
 
 
@@ -231,6 +248,18 @@ class TestFailure:
 
         assert rig.state.pool.num_cached == 0
 
+    def test_whoever_started_behind_a_failed_step_fails_with_it(self):
+        """Blocks that were shared and never computed are not left to others."""
+        rig = Rig(max_batched_tokens=40)
+        rig.add("a", prompt(12))
+        rig.add("b", prompt(12))
+        rig.runner.fail_next = RuntimeError("broken")
+        rig.run()
+
+        assert rig.reasons("a") == rig.reasons("b") == ["failed"]
+        assert rig.state.pool.num_cached == 0
+        rig.check()
+
     def test_observer_that_raises_fails_no_request(self):
         """An observer's exception is logged and forgotten."""
         rig = Rig(observer=Raiser())
@@ -294,6 +323,26 @@ class TestLiveness:
 
         assert rig.reasons("b") == ["failed"]
         rig.check()
+
+    def test_retained_blocks_give_way_before_a_request_fails(self):
+        """Serving goes before keeping something for later."""
+        rig = Rig(num_blocks=5)
+        rig.add("a", prompt(9), max_tokens=1)
+        rig.run()
+        blocks = [one.block_hash for one in rig.state.pool.snapshot()]
+        assert rig.state.retention.retain(blocks, 1e9) == 2
+        rig.add("b", prompt(16, 30), max_tokens=1)
+        rig.run()
+
+        assert rig.reasons("b") == ["length"]
+
+
+class CountingLru(Lru):
+    touches = 0
+
+    def touched(self, block: int) -> None:
+        self.touches += 1
+        super().touched(block)
 
 
 class Recorder(EngineObserver):

@@ -49,7 +49,7 @@ class KVObserver:
 
 
 class BlockContents:
-    """Keep the content of every resident block, and tell an observer of changes.
+    """Keep what every resident block holds, and tell of changes.
 
     It stands between pool and observer: the pool knows pages and hashes only.
     `known` is told what a block holds before the pool registers it.

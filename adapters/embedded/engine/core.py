@@ -106,11 +106,14 @@ class EngineCore:
         """End a request now and free its blocks; no effect when it has ended."""
         self._end(group, "abort")
 
-    def fail_all(self, why: str) -> None:
-        """End every request with an error, touching no bookkeeping but ours."""
-        for group in self._groups:
-            self._outputs.append(Output(group, EngineFailed(why)))
+    def fail_all(self, why: str) -> list[Output]:
+        """Return all outputs that are left, with an error for each open request.
+
+        Touches no bookkeeping and tells nobody: either may be what is broken.
+        """
+        failed = [Output(group, EngineFailed(why)) for group in self._groups]
         self._groups.clear()
+        return self._outputs + failed
 
     def step(self) -> None:
         """Compute one step of whatever runs; does nothing when idle."""
@@ -140,11 +143,11 @@ class EngineCore:
         except Exception as error:  # whatever a model may raise
             log.exception("step_failed requests=%d", len(groups))
             self._fail(groups, f"the model failed: {type(error).__name__}: {error}")
+            self.state.cache.undo_step()
             return
         sampled = [one.sequence for one in plan.work if one.is_sampled]
         for sequence, count in plan.work:
             sequence.num_computed += count
-            self.state.cache.register(sequence)
         for sequence, row in zip(sampled, logits, strict=True):
             self._advance(sequence, row)
 

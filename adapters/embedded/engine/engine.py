@@ -1,4 +1,4 @@
-"""The engine as an application sees it: asyncio outside, one thread inside."""
+"""The engine for an application: asyncio outside, one thread inside."""
 
 from __future__ import annotations
 

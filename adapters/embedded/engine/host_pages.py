@@ -1,13 +1,11 @@
-"""The host tier with its bytes: blocks that left the pages but not the machine."""
+"""The host tier with its bytes: blocks that left the pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from warmroute.adapters.embedded.engine.contents import BlockContent, BlockContents
 from warmroute.adapters.embedded.model.arrays import F32
-from warmroute.policies.eviction.lru import Lru
 from warmroute.policies.kv.host import HostTier
 
 
@@ -34,7 +32,6 @@ class HostPages:
         capacity_blocks: Blocks that fit; the least recently used goes first.
         contents: Told which blocks enter and leave the tier, and knows what they
             hold.
-        clock: Monotonic seconds.
     """
 
     __slots__ = ("_blocks", "_contents", "_pages", "tier")
@@ -43,10 +40,8 @@ class HostPages:
         self,
         capacity_blocks: int,
         contents: BlockContents,
-        clock: Callable[[], float],
     ) -> None:
-        lru = Lru(capacity=capacity_blocks, clock=clock)
-        self.tier = HostTier(capacity_blocks, lru)
+        self.tier = HostTier(capacity_blocks)
         self._contents = contents
         self._blocks: dict[int, int] = {}
         self._pages: dict[int, F32] = {}

@@ -1,4 +1,4 @@
-"""The prefix cache: which blocks are computed already, on pages or on the host."""
+"""The prefix cache: which blocks are computed, on pages or on the host."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from warmroute.policies.kv.pool import BlockPool, PoolExhausted
 class PrefixCache:
     """Start sequences from blocks that are resident, and register new ones.
 
-    A block is registered when all of its tokens are computed, those generated
-    included. At most all but the last token of a sequence is taken from the cache,
+    A block is registered when a step is planned that computes the last of its tokens,
+    those generated included: a layer stores the keys and values of all rows before any
+    of them attends, so that others may start behind it in the same step. At most all but the last token of a sequence is taken from the cache,
     in whole blocks: the last one must be computed, for its logits.
 
     Args:
@@ -27,6 +28,7 @@ class PrefixCache:
 
     __slots__ = (
         "_contents",
+        "_fresh",
         "_host",
         "_pool",
         "_store",
@@ -46,6 +48,7 @@ class PrefixCache:
         self._contents = contents
         self._store = store
         self._host = host
+        self._fresh: list[int] = []
         self.num_queries = 0
         self.num_hits = 0
         self.num_host_hits = 0
@@ -53,20 +56,25 @@ class PrefixCache:
     def __repr__(self) -> str:
         return f"<PrefixCache: {self.num_hits} of {self.num_queries} tokens hit>"
 
-    def start(self, sequence: Sequence) -> None:
-        """Give an empty sequence the pages of its resident prefix.
+    def match(self, sequence: Sequence) -> list[int]:
+        """Return the pages of a sequence's resident prefix; changes nothing.
 
-        Blocks that follow on the host are copied back into fresh pages, as far as
-        there are any. A sequence whose prompt must be observed starts from nothing.
+        None for a sequence whose prompt must be observed: it is computed whole.
         """
         if sequence.group.is_observed:
-            return
+            return []
+        return self._pool.lookup(self._cacheable(sequence))
+
+    def start(self, sequence: Sequence, pages: list[int]) -> None:
+        """Give an empty sequence the pages that `match` found.
+
+        Blocks that follow on the host are copied back into fresh pages, as far as
+        there are any.
+        """
         table = sequence.table
-        most = (len(sequence.tokens) - 1) // table.block_size
-        hashes = sequence.block_hashes(most)
-        pages = self._pool.lookup(hashes)
         table.adopt(self._pool, pages, len(pages) * table.block_size)
-        self._append_from_host(sequence, hashes)
+        if not sequence.group.is_observed:
+            self._append_from_host(sequence, self._cacheable(sequence))
         sequence.num_registered = len(table.pages)
 
     def count(self, sequence: Sequence) -> None:
@@ -77,12 +85,21 @@ class PrefixCache:
             self.num_queries += len(group.request.prompt_ids)
             self.num_hits += sequence.num_computed
 
-    def register(self, sequence: Sequence) -> None:
-        """Make the blocks known that are full and computed since the last call."""
+    def begin_step(self) -> None:
+        """Trust what was registered so far: it is computed."""
+        self._fresh.clear()
+
+    def undo_step(self) -> None:
+        """Drop what was registered in a step that failed; nobody may use it now."""
+        self._pool.evict(self._fresh)
+        self._fresh.clear()
+
+    def register(self, sequence: Sequence, num_tokens: int) -> None:
+        """Make the blocks known that *num_tokens* more tokens fill in this step."""
         if sequence.budgeted is not None:
             return
         size = sequence.table.block_size
-        full = sequence.num_computed // size
+        full = (sequence.num_computed + num_tokens) // size
         if full == sequence.num_registered:
             return
         hashes = sequence.block_hashes(full)
@@ -127,6 +144,10 @@ class PrefixCache:
             self._pool.release(pages)
         return len(pages)
 
+    def _cacheable(self, sequence: Sequence) -> list[int]:
+        size = sequence.table.block_size
+        return sequence.block_hashes((len(sequence.tokens) - 1) // size)
+
     def _register(self, sequence: Sequence, at: int, hashes: list[int]) -> None:
         table, request = sequence.table, sequence.group.request
         parent = hashes[at - 1] if at else None
@@ -135,6 +156,7 @@ class PrefixCache:
             hashes[at], parent, tuple(tokens), request.cache_salt, at
         )
         self._contents.known(content)
+        self._fresh.append(hashes[at])
         self._pool.register(
             table.pages[at],
             hashes[at],

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warmroute.adapters.embedded.engine.scheduler import Work
 from warmroute.adapters.embedded.engine.token_budget import TokenBudgets
-from warmroute.adapters.embedded.model.arrays import F32, I32
+from warmroute.adapters.embedded.model.arrays import F32, I32, I64
 from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.llama import Llama
@@ -77,9 +78,7 @@ class Runner:
             )
             start += count
 
-    def _slots(
-        self, rows: SequenceRows, positions: I32
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def _slots(self, rows: SequenceRows, positions: I32) -> I64:
         if rows.attention is not None:
             return np.zeros(rows.count, np.int64)
         size = self._store.block_size
@@ -87,5 +86,5 @@ class Runner:
         return pages * size + positions % size
 
 
-def _joined(parts: Iterable[np.ndarray[tuple[int, ...], np.dtype[np.integer]]]) -> I32:
+def _joined(parts: Iterable[NDArray[np.integer]]) -> I32:
     return np.concatenate(list(parts)).astype(np.int32, copy=False)

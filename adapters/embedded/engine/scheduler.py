@@ -59,16 +59,17 @@ class Plan:
         works = ", ".join(f"{one.sequence!r} + {one.num_tokens}" for one in self.work)
         return f"<Plan [{works}], {len(self.preempted)} preempted>"
 
-    def add(self, sequence: Sequence) -> None:
-        """Compute as much of *sequence* as there is room for."""
+    def add(self, sequence: Sequence) -> int:
+        """Compute as much of *sequence* as there is room for; return how much."""
         count = min(self.room, sequence.outstanding)
         if count:
             self.work.append(Work(sequence, count))
             self.room -= count
+        return count
 
 
 class Reservations(Protocol):
-    """Say what sequences under a token budget need beside their prompt's pages."""
+    """Say what a token budget needs beside the prompt's pages."""
 
     def pages_needed(self, sequence: Sequence) -> int:
         """Count the private pages of one sequence; 0 without a budget."""
@@ -145,6 +146,7 @@ class Scheduler:
         for other in first.group.sequences:
             if other is not first:
                 other.table = first.table.fork(self._pool)
+                other.scores = first.scores
                 other.num_computed = first.num_computed
                 other.num_registered = first.num_registered
                 insort(self.running, other, key=_key)
@@ -167,8 +169,9 @@ class Scheduler:
             if sequence.missing and sequence not in plan.preempted:
                 self._grow(sequence, plan)
         decodes_first = sorted(self.running, key=lambda one: one.outstanding > 1)
+        self._cache.begin_step()
         for sequence in decodes_first:
-            plan.add(sequence)
+            self._cache.register(sequence, plan.add(sequence))
         if not plan.preempted:
             self._admit(plan)
         if not plan.work and not self.running and self.waiting:
@@ -207,7 +210,7 @@ class Scheduler:
             seats -= sequence.seats
             del self.waiting[0]
             insort(self.running, sequence, key=_key)
-            plan.add(sequence)
+            self._cache.register(sequence, plan.add(sequence))
 
     def _admit_or_drop(self, plan: Plan) -> None:
         # Nothing runs that could ever give pages back.
@@ -220,13 +223,23 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> bool:
         # The prefix hit is decided here: later blocks of others do not count.
-        self._cache.start(sequence)
+        pages = self._cache.match(sequence)
+        if self._num_needed(sequence, pages) > self._pool.num_free:
+            return False
+        self._cache.start(sequence, pages)
         sequence.num_computed = sequence.table.num_tokens
         if self._reserve(sequence) and self._reserve_private(sequence):
             self._cache.count(sequence)
             return True
         sequence.release(self._pool)
         return False
+
+    def _num_needed(self, sequence: Sequence, pages: list[int]) -> int:
+        # Free pages that it takes: fresh ones, and cached ones that nobody uses. Asked
+        # first, as a request that waits must not count as a use of its prefix.
+        total = -(-len(sequence.tokens) // sequence.table.block_size)
+        shared = sum(self._pool.refs(page) > 0 for page in pages)
+        return total - shared + sequence.seats * self._budgets.pages_needed(sequence)
 
     def _reserve_private(self, sequence: Sequence) -> bool:
         # Taken at admission, as there is no way back once the prompt is computed.

@@ -1,4 +1,4 @@
-"""One sequence in the engine: its tokens, how far they are computed, its pages."""
+"""One sequence in the engine: tokens, pages, how far it is computed."""
 
 from __future__ import annotations
 

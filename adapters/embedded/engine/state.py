@@ -9,8 +9,6 @@ from warmroute.adapters.embedded.engine.contents import BlockContents, KVObserve
 from warmroute.adapters.embedded.engine.host_pages import HostPages, PageStore
 from warmroute.adapters.embedded.engine.options import EngineOptions
 from warmroute.adapters.embedded.engine.prefix_cache import PrefixCache
-from warmroute.policies.eviction.base import BlockEviction
-from warmroute.policies.eviction.lru import Lru
 from warmroute.policies.eviction.registry import create
 from warmroute.policies.kv.blocks import root_hash
 from warmroute.policies.kv.pool import BlockPool
@@ -25,9 +23,10 @@ RETAINED_SHARE = 0.5
 
 
 class EngineState:
-    """What may be read and changed between two steps, on the compute thread only.
+    """What may be read and changed between two steps.
 
-    `Engine.call` is the way in. No sequence is being computed then.
+    `Engine.call` is the way in, to the compute thread. No sequence is being computed
+    then.
 
     Args:
         store: Bytes of the pages, one more than there are blocks: the null page.
@@ -81,13 +80,14 @@ class EngineState:
         self.budget: BudgetOptions | None = options.budget
         self.peak_blocks = 0
         self.contents = BlockContents(observer)
+        eviction = create(options.eviction, options.num_blocks, clock)
         self.pool = BlockPool(
-            options.num_pages, options.block_size, self._eviction(), self.contents
+            options.num_pages, options.block_size, eviction, self.contents
         )
         self.store = store
         self.host: HostPages | None = None
         if options.host_blocks:
-            self.host = HostPages(options.host_blocks, self.contents, clock)
+            self.host = HostPages(options.host_blocks, self.contents)
         self.cache = PrefixCache(self.pool, self.contents, self.store, self.host)
         self.retention = Retention(self.pool, RETAINED_SHARE, clock=clock)
 
@@ -134,9 +134,3 @@ class EngineState:
     def reset_peak(self) -> None:
         """Begin a new peak at the blocks referenced now."""
         self.peak_blocks = self.pool.num_referenced
-
-    def _eviction(self) -> BlockEviction:
-        name, capacity = self.options.eviction, self.options.num_blocks
-        if name == Lru.name:
-            return Lru(capacity=capacity, clock=self.clock)
-        return create(name, capacity, self.clock)

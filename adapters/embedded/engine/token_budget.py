@@ -15,7 +15,6 @@ from warmroute.adapters.embedded.engine.sequence import (
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.llama import Llama
-from warmroute.policies.kv.block_table import BlockTable
 from warmroute.policies.kv.pool import BlockPool
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class BudgetRules(Protocol):
     """Token eviction as the engine needs it."""
 
     def is_whole(self, options: BudgetOptions) -> bool:
-        """Tell whether nothing is ever evicted: such a sequence stays in its pages."""
+        """Tell whether nothing is ever evicted, so that pages may do."""
         ...
 
     def is_observed(self, options: BudgetOptions) -> bool:
@@ -106,15 +105,7 @@ class TokenBudgets:
 
     def pages_needed(self, sequence: Sequence) -> int:
         """Count the private pages of one sequence; 0 without a budget."""
-        options = sequence.group.budget
-        if options is None:
-            return 0
-        return self._rules.pages_needed(
-            options,
-            len(sequence.tokens),
-            len(sequence.group.request.prompt_ids) + sequence.choice.max_tokens,
-            sequence.table.block_size,
-        )
+        return self._private(sequence, len(sequence.tokens))
 
     def check(self, group: SequenceGroup, num_blocks: int) -> None:
         """Refuse a budget that leaves no room to compute the prompt; O(1).
@@ -125,17 +116,20 @@ class TokenBudgets:
         Raises:
             EngineRefused: The blocks of the engine would never suffice.
         """
+        if group.budget is None:
+            return
         first, size = group.sequences[0], self._store.block_size
-        private = self.pages_needed(first)
-        prompt = -(-len(first.tokens) // size)
-        longest = -(-(len(first.tokens) + first.choice.max_tokens) // size)
-        needed = max(prompt + private * len(group.sequences), longest + private)
-        if private and needed > num_blocks:
+        prompt, longest = len(first.tokens), _longest(first)
+        needed = max(
+            -(-prompt // size) + self.pages_needed(first) * len(group.sequences),
+            -(-longest // size) + self._private(first, longest),
+        )
+        if needed > num_blocks:
             raise EngineRefused(
                 "kv_budget_too_large",
-                f"the request needs {needed} blocks for a moment, {private} of them "
-                f"a choice for its token budget (allowed: {num_blocks}); lower the "
-                f"budget, n or max_tokens, or shorten the prompt",
+                f"prompt and token budget need {needed} blocks together for a moment "
+                f"(allowed: {num_blocks}); lower the budget, n or max_tokens, or "
+                f"shorten the prompt",
                 "kv_budget",
             )
 
@@ -165,4 +159,14 @@ class TokenBudgets:
         )
         sequence.scores = None
         sequence.table.free(self._pool)
-        sequence.table = BlockTable(sequence.table.block_size)
+
+    def _private(self, sequence: Sequence, num_computed: int) -> int:
+        options = sequence.group.budget
+        if options is None:
+            return 0
+        size = sequence.table.block_size
+        return self._rules.pages_needed(options, num_computed, _longest(sequence), size)
+
+
+def _longest(sequence: Sequence) -> int:
+    return len(sequence.group.request.prompt_ids) + sequence.choice.max_tokens

@@ -21,7 +21,7 @@ class Command(NamedTuple):
 
 
 class Worker:
-    """Run a core on a thread of its own; it sleeps while there is nothing to do.
+    """Run a core on a thread of its own, which sleeps while it is idle.
 
     Args:
         core: Used by the thread alone from `start` on.
@@ -108,9 +108,8 @@ class Worker:
         log.exception("engine_died")
         with self._wake:
             self.failure = why
-        self._core.fail_all(why)
         try:
-            self._deliver(self._core.take_outputs())
+            self._deliver(self._core.fail_all(why))
         except RuntimeError:  # the loop is gone, and with it all who waited
             log.warning("engine_outputs_lost reason=loop_closed")
 
