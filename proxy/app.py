@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import build
@@ -41,6 +41,9 @@ from warmroute.proxy.router import Router
 from warmroute.proxy.stopping import Stopping
 from warmroute.proxy.telemetry import Tracer, build_tracer
 from warmroute.proxy.view import View
+
+if TYPE_CHECKING:
+    from warmroute.proxy.view.feeds import Feeds
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class App:
         )
         self.tracer = _tracer(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
+        self.feeds: Feeds | None = None
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -90,7 +94,7 @@ class App:
         fleet = self.fleet
         fleet.on_added.append(self._added)
         fleet.on_removed.append(self._removed)
-        fleet.on_restarted.append(lambda backend: self.view.wipe(backend.name))
+        fleet.on_restarted.append(self._restarted)
         fleet.on_facts.append(self._learned_facts)
         for backend in fleet.backends.values():
             self._added(backend)
@@ -99,7 +103,14 @@ class App:
         self.view.add_backend(backend.name, backend.block_size)
         self.ledger.know_models(backend.models)
 
+    def _restarted(self, backend: Backend) -> None:
+        self.view.wipe(backend.name)
+        if self.feeds is not None:
+            self.feeds.restarted(backend)
+
     def _removed(self, backend: Backend) -> None:
+        if self.feeds is not None:
+            self.feeds.removed(backend)
         self.view.remove_backend(backend.name)
         self.port.forget(backend)
         self.ledger.forget_backend(backend.name)
@@ -111,6 +122,8 @@ class App:
             capacity_tokens=backend.capacity_tokens,
         )
         self.ledger.know_models(backend.models)
+        if self.feeds is not None:
+            self.feeds.learned(backend)
 
     # lifecycle
 
@@ -124,6 +137,7 @@ class App:
         if config.admin is not None:
             with listening("admin", config.admin):
                 await self._start_admin(config.admin.host, config.admin.port)
+        self.feeds = _feeds(config, self.view, self.index)
         await self.fleet.start()
         logger.info(
             "started",
@@ -216,6 +230,8 @@ class App:
         if self._admin is not None:
             await self._admin.close()
         await self.fleet.close()
+        if self.feeds is not None:
+            await self.feeds.close()
         if self.tracer is not None:
             await self.tracer.close(0.1 if is_hurried else _FLUSH_S)
         logger.info("stopped")
@@ -261,6 +277,21 @@ class App:
         self.port.tracer = tracer
         if old is not None and old is not tracer:
             await old.close(_FLUSH_S)
+
+
+def _feeds(config: Config, view: View, index: PrefixIndex) -> "Feeds | None":
+    """Return what follows KV events; None where their extra is not installed."""
+    if all(backend.kv_events == "off" for backend in config.backends):
+        return None
+    if importlib.util.find_spec("zmq") is None:
+        logger.warning(
+            "kv_events_not_followed",
+            extra={"reason": "pyzmq is missing: pip install 'warmroute[events]'"},
+        )
+        return None
+    from warmroute.proxy.view.feeds import Feeds
+
+    return Feeds(view, index)
 
 
 def _tracer(config: Config) -> Tracer | None:

@@ -73,6 +73,22 @@ class PrefixIndex(Announced):
         path, depth = self.path(hashes)
         return Match(path, depth, self.holders)
 
+    def reach(self, holder: int, path: Sequence[Run], depth: int) -> int:
+        """Count the leading blocks of a chain that *holder* has by itself.
+
+        Args:
+            holder: Whose blocks.
+            path: What `path` found.
+            depth: The blocks that it found.
+        """
+        num_blocks = 0
+        for run in path:
+            held = run.held(holder)
+            num_blocks = run.start + held if held else num_blocks
+            if held < len(run.hashes):
+                break
+        return min(num_blocks, depth)
+
     def last_used(self, holder: int, path: Sequence[Run]) -> float | None:
         """Return when the deepest run of *path* that *holder* has was last used."""
         stamp = None

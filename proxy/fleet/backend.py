@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from warmroute.adapters.base import Adapter, EngineFacts, ModelCard
+from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.policies.errors import ConfigError
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy.config.backend import BackendConfig
@@ -31,6 +32,7 @@ class Backend:
         "breaker",
         "candidate",
         "config",
+        "event_sources",
         "facts",
         "host",
         "host_header",
@@ -68,6 +70,7 @@ class Backend:
         self.adapter = adapter
         self.is_detected = config.engine != "auto"
         self.breaker = _breaker(health)
+        self.event_sources: list[EventAddress] = []
         self.vitals = Vitals(health.failures, health.failures * health.interval_s)
         self.incarnation = 1
         self.is_draining = False
@@ -150,6 +153,13 @@ class Backend:
         if found == self.models:
             return False
         self.models = found
+        return True
+
+    def learn_events(self, sources: list[EventAddress] | None) -> bool:
+        """Take over where its KV events are published; tell whether it changed."""
+        if sources is None or sources == self.event_sources:
+            return False
+        self.event_sources = sources
         return True
 
     def learn_facts(self, facts: EngineFacts | None) -> bool:

@@ -30,8 +30,9 @@ class Fleet:
 
     Hooks are lists of callables that take the backend: *on_added* (after those
     given here, which are in *backends* already), *on_removed*, *on_restarted* (a
-    new incarnation: its cache is empty), *on_facts* (engine, block size or
-    capacity became known or changed) and *on_changed* (its state or its breaker).
+    new incarnation: its cache is empty), *on_facts* (engine, models, block size,
+    capacity or event sources became known or changed) and *on_changed* (its state
+    or its breaker).
 
     Args:
         backends: Those of the configuration; no network is touched before
@@ -245,7 +246,9 @@ class Fleet:
 
     def _learn(self, backend: Backend, report: Report) -> None:
         is_new = backend.learn_engine(report.adapter, report.detected)
+        is_told = backend.learn_events(report.event_sources)
         if report.models is not None and backend.learn_models(report.models):
+            is_told = True
             self._routes.forget()
             extra = {"backend": backend.name, "models": len(backend.models)}
             logger.info("backend_models_changed", extra=extra)
@@ -261,6 +264,8 @@ class Fleet:
                 "capacity_tokens": backend.capacity_tokens,
             }
             logger.info("backend_recognised", extra=extra)
+            is_told = True
+        if is_told:
             self._call(self.on_facts, backend)
 
     def _reassess(self, backend: Backend) -> None:

@@ -13,6 +13,7 @@ from warmroute.adapters.base import (
     EngineFacts,
     ModelCard,
 )
+from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.registry import detect
 from warmroute.policies.errors import AdapterError
 from warmroute.proxy.config.sections import HealthConfig
@@ -39,6 +40,7 @@ class Report:
         detected: Whether every adapter had its say on what the engine is.
         models: The models served.
         facts: What the engine tells about itself.
+        event_sources: Where it publishes its KV events.
     """
 
     adapter: Adapter
@@ -48,6 +50,7 @@ class Report:
     detected: bool = True
     models: list[ModelCard] | None = None
     facts: EngineFacts | None = None
+    event_sources: list[EventAddress] | None = None
 
 
 class Prober:
@@ -158,6 +161,8 @@ class Prober:
             report.detected = False
             await self._fenced("engine", report, self._ask_engine)
         await self._fenced("facts", report, self._ask_facts)
+        if self._backend.config.kv_events == "auto" and self._must_ask_all(report):
+            await self._fenced("kv events", report, self._ask_events)
 
     async def _ask_models(self, report: Report) -> None:
         report.models = await report.adapter.models(self._endpoint)
@@ -167,10 +172,17 @@ class Prober:
         report.detected = True
 
     async def _ask_facts(self, report: Report) -> None:
+        known = None if self._must_ask_all(report) else self._backend.facts
+        report.facts = await report.adapter.facts(self._endpoint, known)
+
+    async def _ask_events(self, report: Report) -> None:
+        report.event_sources = await report.adapter.event_sources(self._endpoint)
+
+    def _must_ask_all(self, report: Report) -> bool:
+        """Tell whether what cannot change within an incarnation is asked anew."""
         backend = self._backend
         is_same = report.adapter is backend.adapter and not backend.vitals.is_doubted()
-        known = backend.facts if is_same and self._round % FACTS_EVERY else None
-        report.facts = await report.adapter.facts(self._endpoint, known)
+        return not is_same or self._round % FACTS_EVERY == 0
 
     async def _fenced(
         self, what: str, report: Report, ask: Callable[[Report], Awaitable[None]]

@@ -8,7 +8,7 @@ from functools import partial
 import zmq
 import zmq.asyncio
 
-from warmroute.adapters.kv_events.address import EventAddress, host_of, resolve
+from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.socket import ask_again
 from warmroute.adapters.kv_events.subscriptions import Subscription, Subscriptions
 from warmroute.policies.errors import AdapterError
@@ -125,10 +125,12 @@ class Feeds:
         address = addresses[0]
         tiers = self._view.announce(name, partial(self._facts, name))
         root = partial(event_root, backend.models)
+        track = Track(self._index, tiers, root, partial(self._sized, name))
+        self._view.verify_by(name, track.was_removed)
         stream = Stream(
             name,
             address,
-            Track(self._index, tiers, root, partial(self._sized, name)),
+            track,
             partial(ask_again, self._async_context),
             self._view.stamp,
         )
@@ -164,9 +166,7 @@ class Feeds:
         feed = self._feeds.get(name)
         if feed is None:
             return
-        logger.warning(
-            "kv_view_distrusted", extra={"backend": name, "action": verdict}
-        )
+        logger.warning("kv_view_distrusted", extra={"backend": name, "action": verdict})
         if verdict == "resync":
             feed.stream.restart()
         else:
@@ -200,5 +200,4 @@ def _addresses(backend: Backend) -> list[EventAddress]:
                 wanted.endpoint, wanted.replay, wanted.topic or "", 0, wanted.bind
             )
         ]
-    host = host_of(backend.config.url)
-    return [resolve(one, host) for one in backend.event_sources]
+    return backend.event_sources

@@ -180,7 +180,6 @@ class Lookup:
         self.host = [b - a for a, b in zip(self.gpu, upper, strict=True)]
         self.disk = [c - b for b, c in zip(upper, self.matched, strict=True)]
 
-
     def _discount(self) -> None:
         """Take back a part of what doubted backends promise, in whole blocks."""
         if self.gpu is self.matched:
@@ -205,12 +204,14 @@ class Ticket:
         held: Leading blocks of each chain that were there before.
         distance: Tokens that went into the backend since the deepest of them was
             used; None when not known or when that request's answer had not begun.
+        announced: Tokens of it that the engine had announced at the dispatch.
         is_promise: What was entered is announced by the engine itself, and goes
             again with the request.
     """
 
     __slots__ = (
         "_bytes_per_token",
+        "announced",
         "chains",
         "distance",
         "entered",
@@ -236,6 +237,7 @@ class Ticket:
         self.predicted_tokens = predicted_tokens
         self.entered = self.stamp = stamp
         self.held: list[int] = []
+        self.announced = 0
         self.distance: int | None = None
         self.is_promise = (
             mirror is not None

@@ -1,7 +1,11 @@
 """What the view keeps of one backend beside its blocks."""
 
+from collections.abc import Callable
+
 from warmroute.policies.kv.capacity import Capacity
 from warmroute.proxy.view.trust import Trust
+
+WasRemoved = Callable[[int, float], bool]
 
 _SILENT_REPORTS = 8
 
@@ -18,6 +22,7 @@ class Mirror:
         block_size: Tokens a block of its engine.
         source: Where its blocks come from: ``events``, ``mirror``, or ``none``.
         trust: How far its promises are believed.
+        was_removed: Whether a block was announced to be gone after a stamp.
         capacity: What it is believed to keep.
         incarnation: Counts engine restarts; tickets of an earlier one are void.
         is_believed: Whether its blocks count in a match.
@@ -39,6 +44,7 @@ class Mirror:
         "slot",
         "source",
         "trust",
+        "was_removed",
     )
 
     def __init__(
@@ -57,6 +63,7 @@ class Mirror:
         self.source = source
         self.capacity = capacity
         self.trust = Trust()
+        self.was_removed: WasRemoved | None = None
         self.incarnation = 0
         self.in_flight: set[float] = set()
         self.has_hit = False

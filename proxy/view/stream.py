@@ -152,7 +152,7 @@ class Stream:
     def _apply(self, payloads: Iterable[bytes]) -> None:
         if self.sequencer.num_wipes != self._num_wipes:
             self._num_wipes = self.sequencer.num_wipes
-            self.track.wipe()
+            self.track.wipe(self._stamp())
         for payload in payloads:
             try:
                 batch = decode(payload)

@@ -23,6 +23,7 @@ from warmroute.policies.kv.radix import PrefixIndex
 
 _FULL_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
 _MAX_ORPHANS = 65_536
+_MAX_REMOVED = 65_536
 
 Root = Callable[[str | None, str | None], int]
 
@@ -47,8 +48,10 @@ class Track:
         "_late",
         "_on_size",
         "_orphan_keys",
+        "_removed_at",
         "_root",
         "_waiting",
+        "_wiped_at",
         "block_size",
         "num_events",
         "num_orphans",
@@ -78,6 +81,8 @@ class Track:
         self._waiting: dict[int, list[tuple[int, Stored]]] = {}
         self._orphan_keys: Counter[int] = Counter()
         self._late: Counter[int] = Counter()
+        self._removed_at: dict[int, float] = {}
+        self._wiped_at = 0.0
         self.block_size: int | None = None
         self.num_orphans = 0
         self.num_skipped = 0
@@ -92,8 +97,14 @@ class Track:
         for event in batch.events:
             self._apply(event, stamp)
 
-    def wipe(self) -> None:
+    def was_removed(self, block_hash: int, since: float) -> bool:
+        """Tell whether a block was announced to be gone after the stamp *since*."""
+        return max(self._removed_at.get(block_hash, 0.0), self._wiped_at) >= since
+
+    def wipe(self, stamp: float) -> None:
         """Forget every block: the engine has, or may have."""
+        self._wiped_at = stamp
+        self._removed_at.clear()
         for holder in self._holders.values():
             self._index.remove_holder(holder)
         self._waiting.clear()
@@ -108,10 +119,10 @@ class Track:
         elif isinstance(event, Removed):
             self.num_events["removed"] += 1
             if event.group_idx is None or event.group_idx == self._group:
-                self._removed(event)
+                self._removed(event, stamp)
         elif isinstance(event, Cleared):
             self.num_events["cleared"] += 1
-            self.wipe()
+            self.wipe(stamp)
 
     def _stored(self, event: Stored, stamp: float) -> None:
         if event.kv_cache_spec_kind not in _FULL_ATTENTION or not self._counts(event):
@@ -176,12 +187,23 @@ class Track:
             seed = hashes[-1]
         return hashes
 
-    def _removed(self, event: Removed) -> None:
+    def _removed(self, event: Removed, stamp: float) -> None:
         holder = self._holders[tier_of(event.medium)]
         for one in event.block_hashes:
             key = block_key(one)
-            if not self._index.remove_block(holder, key) and key in self._orphan_keys:
+            found = self._index.find(holder, key)
+            if found is not None:
+                self._index.remove_block(holder, key)
+                self._note_removed(found, stamp)
+            elif key in self._orphan_keys:
                 self._late[key] += 1
+
+    def _note_removed(self, block_hash: int, stamp: float) -> None:
+        removed_at = self._removed_at
+        removed_at.pop(block_hash, None)
+        removed_at[block_hash] = stamp
+        if len(removed_at) > _MAX_REMOVED:
+            del removed_at[next(iter(removed_at))]
 
     def _hold(
         self, parent_key: int, keys: Sequence[int], holder: int, event: Stored

@@ -31,7 +31,7 @@ from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.lookup import Lookup, Ticket
-from warmroute.proxy.view.mirror import Mirror
+from warmroute.proxy.view.mirror import Mirror, WasRemoved
 from warmroute.proxy.view.trust import Trust
 
 DEFAULT_BLOCK_SIZE = 16
@@ -121,12 +121,17 @@ class View:
         self._index.remove_holder(mirror.holder)
         self._index.set_capacity(mirror.gpu, None)
         mirror.holder = self._index.add_holder(name, "promised")
+        mirror.was_removed = None
         self._change_source(mirror, "events")
         return {
             "gpu": mirror.gpu,
             "host": self._index.add_holder(name, "host"),
             "disk": self._index.add_holder(name, "disk"),
         }
+
+    def verify_by(self, name: str, was_removed: WasRemoved) -> None:
+        """Let broken promises be explained by what was announced to be gone."""
+        self._mirrors[name].was_removed = was_removed
 
     def mirror_again(self, name: str) -> None:
         """Go back to what was sent: the events of a backend cannot be relied on."""
@@ -214,6 +219,7 @@ class View:
                 chain.path, chain.depth = index.path(hashes)
             path = chain.path
             if ticket.is_promise:
+                ticket.announced += index.reach(mirror.gpu, path, chain.depth) * tokens
                 index.touch(mirror.gpu, hashes, stamp)
             elif ticket.predicted_tokens and len(chains) == 1:
                 used = index.last_used(holder, path)
@@ -269,7 +275,7 @@ class View:
             return
         predicted, capacity = ticket.predicted_tokens, mirror.capacity
         if ticket.is_promise:
-            self._verify(mirror, predicted, cached_tokens)
+            self._verify(mirror, ticket, cached_tokens)
             return
         if not mirror.has_hit and (cached_tokens or distance is not None):
             self._hear(mirror, cached_tokens, predicted)
@@ -339,9 +345,21 @@ class View:
         if mirror.is_believed != was_believed:
             self._lineups.clear()
 
-    def _verify(self, mirror: Mirror, promised: int, cached: int) -> None:
-        """Hold a promise of announced blocks against what the engine had."""
-        trust = mirror.trust
+    def _verify(self, mirror: Mirror, ticket: Ticket, cached: int) -> None:
+        """Hold a promise of announced blocks against what the engine had.
+
+        Blocks that were announced to be gone since were evicted under way, and what
+        others had only begun to compute was never announced: neither is a lie.
+        """
+        promised = min(ticket.predicted_tokens, ticket.announced)
+        chain, trust = ticket.chains[0], mirror.trust
+        at = cached // chain.tokens
+        if (
+            cached < promised
+            and mirror.was_removed is not None
+            and mirror.was_removed(chain.hashes[at], ticket.entered)
+        ):
+            promised = cached
         before = trust.discount
         verdict = trust.observe(promised, cached, mirror.block_size)
         if trust.discount != before:
