@@ -202,7 +202,7 @@ class Routing:
         elif ticket is not None and ttft_s is None:
             router.view.failed(ticket)
         if ticket is not None and ticket.is_promise:
-            router.view.released(ticket)
+            router.view.released(ticket, now)
         router.ledger.settle(
             self.decision,
             status,

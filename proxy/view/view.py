@@ -20,6 +20,7 @@ first out, bounded by a learned capacity. What keeps it consistent:
 - A restart wipes the backend and voids the tickets of requests that were under way.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, nextafter
 
@@ -37,6 +38,7 @@ from warmroute.proxy.view.trust import Trust
 DEFAULT_BLOCK_SIZE = 16
 
 _MAX_LINEUPS = 256
+_GRACE_S = 0.1
 
 Facts = Callable[[], dict[str, object]]
 
@@ -53,13 +55,22 @@ class View:
             announced view has promised too much.
     """
 
-    __slots__ = ("_index", "_lineups", "_mirrors", "_stamp", "_told", "on_distrust")
+    __slots__ = (
+        "_index",
+        "_lineups",
+        "_mirrors",
+        "_over",
+        "_stamp",
+        "_told",
+        "on_distrust",
+    )
 
     def __init__(self, index: PrefixIndex) -> None:
         self._index = index
         self.on_distrust: Callable[[str, str], None] | None = None
         self._mirrors: dict[str, Mirror] = {}
         self._told: dict[str, Facts] = {}
+        self._over: deque[tuple[float, Ticket]] = deque()
         self._lineups: dict[int, Lineup] = {}
         self._stamp = 0.0
 
@@ -186,6 +197,8 @@ class View:
         Returns:
             The tiers of each candidate, and the chains, for `dispatched`.
         """
+        if self._over and self._over[0][0] <= now:
+            self._take_back(now)
         lineup = self._lineups.get(id(candidates))
         if lineup is None or len(lineup.mirrors) != len(candidates):
             lineup = self._line_up(candidates)
@@ -259,10 +272,14 @@ class View:
             keep = 0 if ticket.is_promise else held
             self._index.rollback(mirror.holder, chain.hashes, keep, ticket.stamp)
 
-    def released(self, ticket: Ticket) -> None:
-        """Note that the request is over: what it held may go from its engine."""
+    def released(self, ticket: Ticket, now: float) -> None:
+        """Note that the request is over: what it held may go from its engine.
+
+        Its blocks stay promised for 0.1 s more, until their announcement has surely
+        come: it travels on another connection than the answer.
+        """
         if ticket.is_promise:
-            self.failed(ticket)
+            self._over.append((now + _GRACE_S, ticket))
 
     def realised(self, ticket: Ticket, cached_tokens: int, now: float) -> None:
         """Correct the mirror by the engine's report of *cached_tokens*.
@@ -331,6 +348,10 @@ class View:
         """
         return outline(self._index, name, depth, self._stamp if now is None else now)
 
+    def _take_back(self, now: float) -> None:
+        while self._over and self._over[0][0] <= now:
+            self.failed(self._over.popleft()[1])
+
     def _line_up(self, candidates: Sequence[Candidate]) -> Lineup:
         if len(self._lineups) >= _MAX_LINEUPS:
             self._lineups.clear()
@@ -352,13 +373,8 @@ class View:
         others had only begun to compute was never announced: neither is a lie.
         """
         promised = min(ticket.predicted_tokens, ticket.announced)
-        chain, trust = ticket.chains[0], mirror.trust
-        at = cached // chain.tokens
-        if (
-            cached < promised
-            and mirror.was_removed is not None
-            and mirror.was_removed(chain.hashes[at], ticket.entered)
-        ):
+        trust = mirror.trust
+        if cached < promised and self._is_explained(mirror, ticket, cached):
             promised = cached
         before = trust.discount
         verdict = trust.observe(promised, cached, mirror.block_size)
@@ -366,6 +382,12 @@ class View:
             self._lineups.clear()
         if verdict != "well" and self.on_distrust is not None:
             self.on_distrust(mirror.name, verdict)
+
+    def _is_explained(self, mirror: Mirror, ticket: Ticket, cached: int) -> bool:
+        """Tell whether the first block that the engine missed had been evicted."""
+        chain, was_removed = ticket.chains[0], mirror.was_removed
+        block_hash = chain.hashes[cached // chain.tokens]
+        return was_removed is not None and was_removed(block_hash, ticket.entered)
 
     def _change_source(self, mirror: Mirror, source: str) -> None:
         mirror.source = source
