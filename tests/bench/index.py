@@ -13,14 +13,17 @@ import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
+from warmroute.adapters.kv_events.wire import Stored, decode
 from warmroute.policies.kv.blocks import hash_text, hash_tokens, root_hash
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.seen import SeenBlocks
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
+from warmroute.proxy.view.track import Track
 
 LONG = 2_048
 
@@ -107,6 +110,27 @@ def index_rows() -> Iterator[tuple[str, float]]:
     )
 
 
+def batch(first: int) -> bytes:
+    """Return ten events of 64 new blocks of 16 tokens, as an engine sends them."""
+    events = []
+    for number in range(first, first + 10):
+        keys = [xxh3_64_intdigest(b"%d %d" % (number, at)) for at in range(64)]
+        tokens = [(number * 7919 + at) % 128_000 for at in range(64 * 16)]
+        events.append(Stored(list(keys), None, tokens, 16, None, "GPU", group_idx=0))
+    return msgspec.msgpack.encode([1.0, events, 0])
+
+
+def event_rows() -> Iterator[tuple[str, float]]:
+    index = PrefixIndex(2**30)
+    tiers = {tier: index.add_holder("a", tier) for tier in ("gpu", "host", "disk")}
+    track = Track(index, tiers, lambda lora, salt: 1, lambda size: None)
+    payloads = iter([batch(first) for first in range(0, 3_000, 10)])
+    yield (
+        "event of 64 blocks: decoded, hashed, entered; a block",
+        measure_us(lambda: track.apply(decode(next(payloads)), 1e9), 40) / 640,
+    )
+
+
 def view_rows() -> Iterator[tuple[str, float]]:
     for num_backends in (8, 64):
         for num_bytes in (1_024, 32_768):
@@ -155,7 +179,7 @@ def bytes_a_block(num_blocks: int, length: int, by_hash: bool) -> float:
 def main() -> None:
     unit = unit_us()
     print(f"{'':50}{'us':>10}{'ratio':>10}")
-    for rows in (hashes_rows, index_rows, view_rows):
+    for rows in (hashes_rows, index_rows, event_rows, view_rows):
         for label, taken in rows():
             print(f"{label:50}{taken:10.3f}{taken / unit:10.1f}")
     for length in (4, 64, LONG):
