@@ -22,6 +22,7 @@ from warmroute.proxy.admin import make_admin
 from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
 from warmroute.proxy.config import Address, Config, backend_config
+from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.ledger import Ledger
@@ -173,7 +174,8 @@ class App:
                     self._index_facts,
                     self.reloader.status,
                     version("warmroute"),
-                )
+                ),
+                EventExposition(lambda: self.feeds.streams() if self.feeds else {}),
             ),
             index=self._index_facts,
             policy=lambda: self.router.policy.name,

@@ -158,10 +158,11 @@ class Exposition(Collector):
         )
 
 
-def build_registry(exposition: Exposition) -> CollectorRegistry:
-    """Return a registry of *exposition* and the process's own metrics."""
+def build_registry(*expositions: Collector) -> CollectorRegistry:
+    """Return a registry of *expositions* and the process's own metrics."""
     registry = CollectorRegistry()
-    registry.register(exposition)
+    for exposition in expositions:
+        registry.register(exposition)
     ProcessCollector(registry=registry)
     return registry
 

@@ -98,8 +98,8 @@ class BackendConfig(Section):
     )
     kv_events: KVEvents = Field(
         default="auto",
-        description="Follow the engine's KV events: `auto`, `off`, or where they are "
-        "published. This version checks it and does not subscribe yet.",
+        description="Follow the engine's KV events: `auto` asks the engine where they "
+        "are published, `off`, or an address.",
     )
     api_key: Secret = Field(
         default=None,

@@ -8,6 +8,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from warmroute.proxy.admin.state import IndexFacts, ReloadStatus
+from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.metrics import Exposition, build_registry
@@ -48,6 +49,31 @@ def scrape(ledger: Ledger, reloads: ReloadStatus | None = None) -> dict[str, flo
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def heard() -> EventExposition:
+    """Return the metrics of one backend whose events were heard."""
+    track = SimpleNamespace(num_events={"stored": 3}, num_skipped=1, num_orphans=2)
+    sequencer = SimpleNamespace(num_gaps=4)
+    stream: Any = SimpleNamespace(
+        track=track, sequencer=sequencer, num_replays=5, lag_s=0.5, status="live"
+    )
+    return EventExposition(lambda: {"a": stream})
+
+
+def test_kv_events_are_counted() -> None:
+    """What the streams of the backends know is exposed, a backend each."""
+    text = generate_latest(build_registry(heard())).decode()
+    for line in (
+        'warmroute_kv_events_total{backend="a",type="stored"} 3.0',
+        'warmroute_kv_event_gaps_total{backend="a"} 4.0',
+        'warmroute_kv_event_replays_total{backend="a"} 5.0',
+        'warmroute_kv_events_skipped_total{backend="a"} 1.0',
+        'warmroute_kv_event_lag_seconds{backend="a"} 0.5',
+        'warmroute_kv_event_orphans{backend="a"} 2.0',
+        'warmroute_kv_view_live{backend="a"} 1.0',
+    ):
+        assert line in text
 
 
 def busy_ledger() -> Ledger:
@@ -143,7 +169,8 @@ def test_every_metric_is_documented_with_its_type_and_labels() -> None:
         for name, kind, labels in row.findall(DOCS.read_text())
     }
     exposed = {}
-    for family in exposition(busy_ledger()).collect():
+    families = [*exposition(busy_ledger()).collect(), *heard().collect()]
+    for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = getattr(family, "_labelnames", ())
         exposed[name] = (family.type, tuple(labels))
