@@ -138,7 +138,7 @@ class App:
         if config.admin is not None:
             with listening("admin", config.admin):
                 await self._start_admin(config.admin.host, config.admin.port)
-        self.feeds = _feeds(config, self.view, self.index)
+        self.feeds = _feeds(config, self.view, self.index, self.fleet)
         await self.fleet.start()
         logger.info(
             "started",
@@ -281,7 +281,9 @@ class App:
             await old.close(_FLUSH_S)
 
 
-def _feeds(config: Config, view: View, index: PrefixIndex) -> "Feeds | None":
+def _feeds(
+    config: Config, view: View, index: PrefixIndex, fleet: Fleet
+) -> "Feeds | None":
     """Return what follows KV events; None where their extra is not installed."""
     if all(backend.kv_events == "off" for backend in config.backends):
         return None
@@ -293,7 +295,7 @@ def _feeds(config: Config, view: View, index: PrefixIndex) -> "Feeds | None":
         return None
     from warmroute.proxy.view.feeds import Feeds
 
-    return Feeds(view, index)
+    return Feeds(view, index, fleet.endpoint)
 
 
 def _tracer(config: Config) -> Tracer | None:

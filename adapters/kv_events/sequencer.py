@@ -11,6 +11,8 @@ Publishers number their messages from 0 on, anew in each process. What can happe
   cache may have dropped blocks that are still believed in, so everything is forgotten
   and learned anew.
 
+Where a publisher cannot send again, a snapshot of what is cached may stand in.
+
 No I/O here: the caller asks for what `wanted` says and brings what it gets.
 """
 
@@ -24,6 +26,9 @@ _MAX_HELD = 65_536
 
 class Sequencer:
     """The order of one publisher's messages.
+
+    Args:
+        can_replay: Whether messages can be had again, or a snapshot in their place.
 
     Each call returns the messages that are next, in order. `num_wipes` grows
     when everything told before is void; that is before the messages returned.
@@ -40,6 +45,7 @@ class Sequencer:
         "_asked",
         "_can_replay",
         "_doubted",
+        "_floor",
         "_held",
         "_last",
         "_marks",
@@ -54,6 +60,7 @@ class Sequencer:
         self._can_replay = can_replay
         self._asked: int | None = None
         self._doubted = False
+        self._floor = -1
         self._held: dict[int, bytes] = {}
         self._marks: OrderedDict[int, int] = OrderedDict()
         self._last: int | None = None
@@ -149,6 +156,25 @@ class Sequencer:
             self._forget()
         return self._jump()
 
+    def rebased(self, seq: int | None) -> list[bytes]:
+        """Take a snapshot that contains all messages up to *seq*; return what is next.
+
+        Everything told before is void, for the snapshot tells it better. None is a
+        publisher that has sent nothing yet.
+        """
+        self._forget()
+        self._marks.clear()
+        self._last = self._floor = -1 if seq is None else seq
+        self._held = {at: one for at, one in self._held.items() if at > self._last}
+        self._doubted = False
+        self.is_complete = True
+        self.wanted = self._asked = None
+        ready = self._release()
+        if self._held:
+            self.num_gaps += 1
+            self.wanted = self._last + 1
+        return ready
+
     def doubt(self) -> None:
         """Ask whether the publisher is the same one: the connection was lost.
 
@@ -170,6 +196,7 @@ class Sequencer:
         self._marks.clear()
         self._held.clear()
         self._doubted = False
+        self._floor = -1
         self._last = None
         self.wanted = 0 if self._can_replay else None
 
@@ -177,7 +204,8 @@ class Sequencer:
         """Drop what was seen; a number that was seen with other content restarts."""
         if self._last is None or seq > self._last:
             return False
-        if self._marks.get(seq) == xxh3_64_intdigest(payload):
+        mark = self._marks.get(seq)
+        if mark == xxh3_64_intdigest(payload) or (mark is None and seq <= self._floor):
             return True
         self.restart()
         return False

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from warmroute.adapters.base import Endpoint
 from warmroute.adapters.registry import FALLBACK, adapters
 from warmroute.policies.errors import ConfigError
 from warmroute.policies.routing.load import FleetLoad
@@ -200,6 +201,10 @@ class Fleet:
         if reason == "refused":
             backend.vitals.refuse_traffic()
             self._probers.wake(backend.name)
+
+    def endpoint(self, backend: Backend) -> Endpoint | None:
+        """Return where a backend takes control calls; None while it is not probed."""
+        return self._probers.endpoint(backend.name)
 
     def abort(self, backend: Backend, request_id: str) -> None:
         """Have the engine stop a request by its id, where it can; not awaited."""

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import zmq
 import zmq.asyncio
 
+from warmroute.adapters.base import Endpoint
+from warmroute.adapters.kv_control import Snapshot
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.socket import ask_again
 from warmroute.adapters.kv_events.subscriptions import Subscription, Subscriptions
@@ -55,12 +57,14 @@ class Feeds:
     Args:
         view: Learns who announces its own blocks.
         index: Where the blocks go.
+        endpoint_of: Returns where a backend takes control calls.
     """
 
     __slots__ = (
         "_async_context",
         "_closing",
         "_context",
+        "_endpoint_of",
         "_feeds",
         "_index",
         "_refused",
@@ -68,9 +72,15 @@ class Feeds:
         "_view",
     )
 
-    def __init__(self, view: View, index: PrefixIndex) -> None:
+    def __init__(
+        self,
+        view: View,
+        index: PrefixIndex,
+        endpoint_of: Callable[[Backend], Endpoint | None],
+    ) -> None:
         self._view = view
         self._index = index
+        self._endpoint_of = endpoint_of
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._async_context = zmq.asyncio.Context.shadow(self._context)
         self._subscriptions = Subscriptions(self._context)
@@ -132,6 +142,7 @@ class Feeds:
             address,
             track,
             partial(ask_again, self._async_context),
+            partial(self._snapshot, backend),
             self._view.stamp,
         )
         try:
@@ -144,6 +155,10 @@ class Feeds:
         stream.start()
         extra = {"backend": name, "endpoint": address.endpoint}
         logger.info("kv_events_subscribed", extra=extra)
+
+    async def _snapshot(self, backend: Backend) -> Snapshot | None:
+        endpoint = self._endpoint_of(backend)
+        return None if endpoint is None else await backend.adapter.snapshot(endpoint)
 
     def _refuse(
         self, backend: Backend, addresses: Sequence[EventAddress], reason: str

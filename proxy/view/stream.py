@@ -4,12 +4,18 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
+from warmroute.adapters.kv_control import Snapshot
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.sequencer import Sequencer
 from warmroute.adapters.kv_events.wire import decode
-from warmroute.policies.errors import BackendUnavailable, ProtocolMismatch
+from warmroute.policies.errors import (
+    AdapterError,
+    BackendUnavailable,
+    ProtocolMismatch,
+)
+from warmroute.proxy.view.snapshots import as_batch
 from warmroute.proxy.view.track import Track
 
 logger = logging.getLogger(__name__)
@@ -21,6 +27,7 @@ _LAST_RETRY_S = 2.0
 _MAX_RETRIES = 1
 
 Replay = Callable[[str, int], AsyncIterator[tuple[int, bytes]]]
+AskSnapshot = Callable[[], Awaitable[Snapshot | None]]
 
 
 class Stream:
@@ -35,6 +42,8 @@ class Stream:
         address: The publisher.
         track: Where its blocks go.
         replay: Asks for messages again, from an address and a number.
+        snapshot: Asks the engine for all that it has cached; returns None where it
+            offers no such list. None where it surely does not.
         stamp: Returns a stamp that is greater than all before.
         clock: Monotonic seconds.
         wall: Seconds of the wall clock.
@@ -51,6 +60,7 @@ class Stream:
         "_num_wipes",
         "_queue",
         "_replay",
+        "_snapshot",
         "_stamp",
         "_task",
         "_timer",
@@ -69,6 +79,7 @@ class Stream:
         address: EventAddress,
         track: Track,
         replay: Replay,
+        snapshot: AskSnapshot | None,
         stamp: Callable[[], float],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -78,10 +89,11 @@ class Stream:
         self.address = address
         self.track = track
         self._replay = replay
+        self._snapshot = snapshot
         self._stamp = stamp
         self._clock = clock
         self._wall = wall
-        self.sequencer = Sequencer(address.replay is not None)
+        self.sequencer = Sequencer(bool(address.replay or snapshot))
         self._num_wipes = 0
         self._queue: deque[tuple[int, bytes]] = deque()
         self._timer: asyncio.Handle | None = None
@@ -181,24 +193,50 @@ class Stream:
     async def _ask_once(self) -> None:
         """Ask for what is wanted until it came, or two tries have failed."""
         endpoint = self.address.replay
-        assert endpoint is not None
+        if endpoint is None:
+            await self._ask_snapshot()
+            return
         pause_s = _FIRST_RETRY_S
         for attempt in range(_MAX_RETRIES + 1):
             try:
                 await self._take(self._replay(endpoint, self.sequencer.begin()))
             except BackendUnavailable as error:
                 if attempt == _MAX_RETRIES:
-                    self._give_up(str(error))
+                    if not await self._ask_snapshot():
+                        self._give_up(str(error))
                     return
             else:
                 self.num_replays += 1
                 self._apply(self.sequencer.ended())
+                if self.sequencer.wanted is None and not self.sequencer.is_complete:
+                    await self._ask_snapshot()
                 self.is_degraded = not self.sequencer.is_complete
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_RETRY_S)
             if self.sequencer.wanted is None:
                 return
+
+    async def _ask_snapshot(self) -> bool:
+        """Ask the engine itself for what it has; tell whether it said so."""
+        snapshot = None
+        try:
+            if self._snapshot is not None:
+                snapshot = await self._snapshot()
+        except AdapterError as error:
+            self._give_up(str(error))
+            return False
+        if snapshot is None:
+            self._snapshot = None
+            self._apply(self.sequencer.failed())
+            self.is_degraded = not self.sequencer.is_complete
+            return False
+        ready = self.sequencer.rebased(snapshot.seq)
+        self._apply(())
+        self.track.apply(as_batch(snapshot), self._stamp())
+        self.is_degraded = False
+        self._apply(ready)
+        return True
 
     async def _take(self, messages: AsyncIterator[tuple[int, bytes]]) -> None:
         until = self._clock() + _SLICE_S

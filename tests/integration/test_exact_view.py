@@ -136,15 +136,20 @@ async def test_a_late_proxy_learns_what_is_cached(
     assert (view["source"], view["replays"], view["gaps"]) == ("events", 1, 0)
 
 
-async def test_without_replay_a_late_proxy_promises_nothing(
+async def test_without_replay_a_late_proxy_asks_for_a_snapshot(
     stage: Stage, engines: AsyncExitStack
 ) -> None:
+    """What is cached is asked for once, and events go on from there."""
     run = await engine(engines, *events(replay=False))
     first = await fleet(stage, a=run)
     await first.send(tokens(1, 100))
+    await first.send(tokens(3, 100), cache_salt="s")
     second = await fleet(stage, a=run)
-    assert await second.matched(tokens(1, 100)) == {"a": 0}
-    await second.send(tokens(2, 100))
+    await second.until_live("a")
+    assert await second.matched(tokens(1, 100)) == {"a": 96}
+    assert await second.matched(tokens(3, 100)) == {"a": 0}
+    assert await second.matched(tokens(3, 100), cache_salt="s") == {"a": 96}
+    assert await second.send(tokens(2, 100)) == (0, 0)
     assert await second.matched(tokens(2, 100)) == {"a": 96}
 
 

@@ -20,7 +20,7 @@ from warmroute.policies.errors import AdapterError
 from warmroute.policies.kv.blocks import hash_tokens, root_hash
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.proxy.demo.child import free_port
-from warmroute.proxy.view.stream import Stream
+from warmroute.proxy.view.stream import AskSnapshot, Stream
 from warmroute.proxy.view.track import Track
 
 SIZE = 4
@@ -52,6 +52,7 @@ class Hearer:
         address: EventAddress,
         subscriptions: Subscriptions,
         context: zmq.asyncio.Context,
+        snapshot: AskSnapshot | None = None,
     ) -> None:
         self.index = PrefixIndex()
         tiers = ("gpu", "host", "disk")
@@ -62,6 +63,7 @@ class Hearer:
             address,
             Track(self.index, holders, lambda lora, salt: ROOT, lambda size: None),
             partial(ask_again, context),
+            snapshot,
             lambda: float(next(stamps)),
         )
         member = subscriptions.add(address, self.stream.received, self.stream.turned)

@@ -139,6 +139,25 @@ class TestSequencer:
         reader.replay(0, 1, 2, 3, incarnation=1)
         assert reader.told == messages(0, 4, incarnation=1)
 
+    def test_a_snapshot_stands_in_for_what_it_contains(self) -> None:
+        """Messages that it contains are dropped, though they come after it."""
+        reader = Reader()
+        reader.live(4, 5, 6)
+        reader.take(reader.sequencer.rebased(5))
+        assert reader.told == messages(6, 7)
+        assert (reader.sequencer.last, reader.sequencer.wanted) == (6, None)
+        reader.live(3, 5, 7)
+        assert reader.told == messages(6, 8)
+        assert reader.sequencer.is_complete
+
+    def test_a_snapshot_from_before_a_gap_does_not_close_it(self) -> None:
+        reader = Reader()
+        reader.live(5)
+        reader.take(reader.sequencer.rebased(3))
+        assert (reader.told, reader.sequencer.wanted) == ([], 4)
+        reader.live(4)
+        assert reader.told == messages(4, 6)
+
 
 class SequencerMachine(RuleBasedStateMachine):
     """A publisher that restarts, a wire that loses, repeats and reorders."""
