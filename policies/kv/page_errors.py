@@ -22,3 +22,27 @@ class PoolExhausted(WarmrouteError):
 
 class PageMisuse(WarmrouteError):
     """A page was used in a state that does not allow it; nothing was changed."""
+
+
+def wrong_content(page: int, block_hash: int, state: str) -> PageMisuse:
+    """Explain that a page cannot stand for a hash."""
+    return PageMisuse(
+        f"block pool: page {page} cannot be registered as {block_hash:#x}, "
+        f"it is {state} (allowed: a page in use without another content)"
+    )
+
+
+def blank_shared(page: int) -> PageMisuse:
+    """Explain that nobody can share what is in a blank page."""
+    return PageMisuse(
+        f"block pool: page {page} is shared but blank "
+        f"(allowed: referenced and cached pages); look it up again"
+    )
+
+
+def released_twice(page: int, count: int, refs: int) -> PageMisuse:
+    """Explain that a page has fewer references than are given back."""
+    return PageMisuse(
+        f"block pool: page {page} is released {count} times at {refs} references; "
+        f"release what was allocated or shared, once"
+    )

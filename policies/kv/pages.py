@@ -9,11 +9,10 @@ A page is in one of three states, and every operation moves it between them:
 - *referenced*: in at least one block table, or held by the pool itself. Registered or
   not, it is no victim.
 
-Page 0 is the null page. It stands in block tables for evicted middles, has no state,
-and is never handed out. `share` and `release` pass over it.
+Page 0 is the null page. It stands in block tables for evicted middles and is never
+handed out; `share` and `release` pass over it.
 
-The design is PagedAttention's (Kwon et al. 2023, "Efficient Memory Management for
-Large Language Model Serving with PagedAttention", section 4) with the free order of
+The design is PagedAttention's (Kwon et al. 2023, section 4) with the free order of
 vLLM: of a chain that is released together the tail goes first, since a block is of no
 use without those in front of it. Single-threaded; it moves no bytes.
 """
@@ -26,7 +25,12 @@ from warmroute.policies.errors import PolicyError
 from warmroute.policies.eviction.base import BlockEviction, BlockFacts
 from warmroute.policies.eviction.lru import Lru
 from warmroute.policies.kv.observer import PoolObserver, SilentObserver
-from warmroute.policies.kv.page_errors import PageMisuse, PoolExhausted
+from warmroute.policies.kv.page_errors import (
+    PoolExhausted,
+    blank_shared,
+    released_twice,
+    wrong_content,
+)
 from warmroute.policies.kv.residents import Residents
 
 NULL_PAGE = 0
@@ -34,7 +38,7 @@ NULL_PAGE = 0
 
 
 class Pages:
-    """The part of a `BlockPool` that requests use; see there."""
+    """The part of a `BlockPool` that requests use."""
 
     __slots__ = (
         "_blank",
@@ -62,8 +66,9 @@ class Pages:
             )
         self.num_pages = num_pages
         self.block_size = block_size
-        lru = Lru(capacity=num_pages - 1, clock=lambda: 0.0)
-        self._eviction: BlockEviction = lru if eviction is None else eviction
+        if eviction is None:
+            eviction = Lru(capacity=num_pages - 1, clock=lambda: 0.0)
+        self._eviction: BlockEviction = eviction
         self._observer: PoolObserver = observer or SilentObserver()
         self._residents = Residents()
         self._refs = [0] * num_pages
@@ -115,8 +120,7 @@ class Pages:
         """Hand out *count* pages with one reference each, all or none.
 
         Raises:
-            PoolExhausted: So many are not free; nothing was evicted for it, but
-                reclaimers were asked.
+            PoolExhausted: So many are not free, and reclaimers gave none up.
             PolicyError: The eviction policy gave up too little, or what is in use.
         """
         if count > len(self._blank):
@@ -131,20 +135,14 @@ class Pages:
         """Add a reference to each page; a cached one is evictable no more.
 
         Args:
-            pages: Referenced or cached ones.
+            pages: Referenced or cached ones; `PageMisuse` otherwise.
             is_hit: Whether a request found them by content, which the eviction
                 policy counts as use. A fork of a running sequence is none.
-
-        Raises:
-            PageMisuse: One is blank.
         """
         hashes = self._residents.hashes
         for page in pages:
             if page and not self._refs[page] and page not in hashes:
-                raise PageMisuse(
-                    f"block pool: page {page} is shared but blank "
-                    f"(allowed: referenced and cached pages); look it up again"
-                )
+                raise blank_shared(page)
         for page in pages:
             if page == NULL_PAGE:
                 continue
@@ -164,11 +162,7 @@ class Pages:
         """
         for page, count in Counter(pages).items():
             if page and self._refs[page] < count:
-                raise PageMisuse(
-                    f"block pool: page {page} is released {count} times at "
-                    f"{self._refs[page]} references; release what was allocated or "
-                    f"shared, once"
-                )
+                raise released_twice(page, count, self._refs[page])
         for page in reversed(pages):
             if page != NULL_PAGE:
                 self._give_back(page)
@@ -185,10 +179,11 @@ class Pages:
     ) -> bool:
         """Make the content of a full page known under its hash.
 
-        A hash has one page. When another page has it already this one stays
-        unregistered and turns blank at its release: nobody could tell the two
-        apart, so the second would only take room from other content. vLLM keeps
-        both, and pays with a list of pages a hash.
+        A hash has one page: nobody could tell two apart, so the second would only
+        take room. When another one in use has it already this one stays unregistered
+        and turns blank at its release. One that nobody uses gives the hash up, so
+        that what a request computes stays cached for as long as it runs. vLLM keeps
+        both pages, and pays with a list of pages a hash.
 
         Args:
             page: A referenced page, whose content is complete.
@@ -198,8 +193,7 @@ class Pages:
             prompt_blocks: Blocks of the prompt that brought it; 0 when unknown.
             turn: Turn of the conversation that brought it, from 1.
 
-        Returns:
-            Whether *page* is the one that the hash stands for.
+        Returns whether *page* is the one that the hash stands for.
 
         Raises:
             PageMisuse: It is not referenced, or registered as something else.
@@ -207,12 +201,10 @@ class Pages:
         current = self._residents.hashes.get(page)
         if not self._refs[page] or current not in (None, block_hash):
             state = f"{current:#x} already" if self._refs[page] else "not referenced"
-            raise PageMisuse(
-                f"block pool: page {page} cannot be registered as {block_hash:#x}, "
-                f"it is {state} (allowed: a page in use without another content)"
-            )
-        if block_hash in self._residents.pages:
-            return current is not None
+            raise wrong_content(page, block_hash, state)
+        other = self._residents.pages.get(block_hash)
+        if other is not None:
+            return current is not None or self._supersede(other, page, block_hash)
         facts = BlockFacts(depth, parent_hash, prompt_blocks, turn)
         self._residents.add(block_hash, page, facts)
         self._eviction.inserted(block_hash, facts)
@@ -223,15 +215,14 @@ class Pages:
     def lookup(self, hashes: Sequence[int]) -> list[int]:
         """Return the pages of the longest leading run that is resident.
 
-        Changes nothing: `share` the pages before anything else is allocated.
+        Changes nothing: `share` the pages before others are allocated.
         """
         return self._residents.leading_run(hashes)
 
     def add_reclaimer(self, reclaim: Callable[[int], object]) -> None:
-        """Have *reclaim* asked to release pages before an allocation fails.
+        """Have *reclaim* asked for missing pages before an allocation fails.
 
-        It is called with the number of pages that are missing, and may release
-        pages and let go of held blocks, but not allocate.
+        It may release pages and let go of held blocks, but not allocate.
         """
         self._reclaimers.append(reclaim)
 
@@ -251,6 +242,15 @@ class Pages:
         listed = self._eviction.resident()
         assert len(listed) == len(self._eviction) == len(residents), "policy miscounts"
         assert set(listed) == residents.pages.keys(), "policy has other residents"
+
+    def _supersede(self, other: int, page: int, block_hash: int) -> bool:
+        """Register *page* in the place of *other*, unless that one is in use."""
+        if self._refs[other]:
+            return False
+        heappush(self._blank, self._residents.move(block_hash, page))
+        self._eviction.touched(block_hash)
+        self._eviction.held(block_hash)
+        return True
 
     def _is_used(self, block_hash: int) -> bool:
         return self._refs[self._residents.pages[block_hash]] > 0

@@ -22,8 +22,8 @@ class Resident:
 class Residents:
     """Map hashes to pages, one to one, and know which block has a child.
 
-    Read `pages` and `hashes`, but change them by `add` and `remove` only. O(1) a
-    block unless stated otherwise.
+    Read `pages` and `hashes`, but change them by the methods only. O(1) a block unless
+    stated otherwise.
     """
 
     __slots__ = ("_num_children", "facts", "hashes", "pages")
@@ -48,6 +48,14 @@ class Residents:
         if facts.parent is not None:
             children = self._num_children
             children[facts.parent] = children.get(facts.parent, 0) + 1
+
+    def move(self, block_hash: int, page: int) -> int:
+        """Let *page* stand for a registered hash; return the page that did before."""
+        before = self.pages[block_hash]
+        del self.hashes[before]
+        self.pages[block_hash] = page
+        self.hashes[page] = block_hash
+        return before
 
     def remove(self, block_hash: int) -> int:
         """Forget a hash and return its page."""

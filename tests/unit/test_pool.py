@@ -130,14 +130,27 @@ class TestContent:
         assert pool.lookup([10, 99, 12]) == [1]
 
     def test_a_second_page_of_the_same_content_stays_unregistered(self):
-        """The page that came first stands for the hash; the copy turns blank."""
+        """The page in use that came first stands for the hash; the copy turns blank."""
         pool = BlockPool(6, 16)
         cache(pool, [10])
+        pool.share([1])
         twin = pool.allocate(1)
         assert not pool.register(twin[0], 10, None, 0)
         pool.release(twin)
 
         assert pool.lookup([10]) == [1]
+        assert pool.num_cached == 1
+        pool.check_integrity()
+
+    def test_a_page_in_use_takes_the_place_of_one_that_nobody_uses(self):
+        """What a request computes stays cached while it runs, whatever is evicted."""
+        pool = BlockPool(4, 16)
+        cache(pool, [10])
+        twin = pool.allocate(1)
+        assert pool.register(twin[0], 10, None, 0)
+        pool.allocate(2)
+
+        assert pool.lookup([10]) == twin
         assert pool.num_cached == 1
         pool.check_integrity()
 

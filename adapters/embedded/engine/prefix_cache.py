@@ -16,8 +16,9 @@ class PrefixCache:
 
     A block is registered when a step is planned that computes the last of its tokens,
     those generated included: a layer stores the keys and values of all rows before any
-    of them attends, so that others may start behind it in the same step. At most all but the last token of a sequence is taken from the cache,
-    in whole blocks: the last one must be computed, for its logits.
+    of them attends, so that others may start behind it in the same step. At most all
+    but the last token of a sequence is taken from the cache, in whole blocks: the last
+    one must be computed, for its logits.
 
     Args:
         pool: Knows which page holds which block.
