@@ -39,7 +39,7 @@ class BlockEviction(Protocol):
         clock: Monotonic seconds; the only source of time.
     """
 
-    name: str
+    name: ClassVar[str]
     """The name under which it is configured."""
 
     def __init__(self, *, capacity: int, clock: Callable[[], float]) -> None: ...

@@ -33,10 +33,9 @@ class HostTier:
                 f"host tier: {capacity_blocks} blocks (allowed: 1 or more; "
                 f"leave the tier out to have none)"
             )
-        if eviction is None:
-            eviction = Lru(capacity=capacity_blocks, clock=lambda: 0.0)
+        lru = Lru(capacity=capacity_blocks, clock=lambda: 0.0)
         self.capacity_blocks = capacity_blocks
-        self._eviction: BlockEviction = eviction
+        self._eviction: BlockEviction = lru if eviction is None else eviction
         self._residents = Residents()
         self._blank = list(range(capacity_blocks))
 

@@ -66,9 +66,8 @@ class Pages:
             )
         self.num_pages = num_pages
         self.block_size = block_size
-        if eviction is None:
-            eviction = Lru(capacity=num_pages - 1, clock=lambda: 0.0)
-        self._eviction: BlockEviction = eviction
+        lru = Lru(capacity=num_pages - 1, clock=lambda: 0.0)
+        self._eviction: BlockEviction = lru if eviction is None else eviction
         self._observer: PoolObserver = observer or SilentObserver()
         self._residents = Residents()
         self._refs = [0] * num_pages
