@@ -10,14 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from warmroute.adapters.endpoint import BackendRefused, Endpoint
+from warmroute.adapters.kv_control import Snapshot
+from warmroute.adapters.kv_events.address import EventAddress
+from warmroute.adapters.remedies import Lack
 
 __all__ = [
     "Adapter",
     "BackendRefused",
+    "CacheCounters",
     "Endpoint",
     "EngineFacts",
+    "EventAddress",
     "Health",
+    "Lack",
     "ModelCard",
+    "Snapshot",
 ]
 
 
@@ -63,6 +70,7 @@ class EngineFacts:
         boot_id: Opaque mark that differs after each start of the engine.
         reports_cached_tokens: Whether answers carry cached-token counts.
         dp_ranks: Data-parallel ranks behind the one address.
+        prefix_caching: Whether the engine keeps prefixes at all.
     """
 
     version: str | None = None
@@ -75,12 +83,26 @@ class EngineFacts:
     boot_id: str | None = None
     reports_cached_tokens: bool | None = None
     dp_ranks: int | None = None
+    prefix_caching: bool | None = None
 
     def without_load(self) -> "EngineFacts":
         """Return the facts that last, with all load unknown."""
         return replace(
             self, kv_usage=None, running=None, waiting=None, queued_tokens=None
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounters:
+    """Count prompt tokens since the engine's start, over all ranks.
+
+    Args:
+        queried: Tokens looked up in the caches.
+        hit: Those of them that a cache had, of whatever tier.
+    """
+
+    queried: int
+    hit: int
 
 
 class Adapter(Protocol):
@@ -114,6 +136,34 @@ class Adapter(Protocol):
             endpoint: Where to ask.
             known: An earlier answer of the same incarnation. What cannot have
                 changed may be taken from it; None asks for everything anew.
+        """
+        ...
+
+    async def cache_counters(self, endpoint: Endpoint) -> CacheCounters | None:
+        """Read how much of all prompts was cached; None if it is not told."""
+        ...
+
+    async def event_sources(self, endpoint: Endpoint) -> list[EventAddress]:
+        """Tell where KV events are published, an address a rank.
+
+        The addresses are those to use from here, as `resolve` returns them, in the
+        order of the ranks; empty if the engine publishes none or does not say.
+        """
+        ...
+
+    async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
+        """List all resident blocks with their tokens; None where that is not offered.
+
+        O(blocks) in the engine and on the wire: ask when it is needed, not often.
+        """
+        ...
+
+    def remedy(self, lack: Lack, version: str | None) -> str:
+        """Say what to do about something that the engine lacks.
+
+        Args:
+            lack: What is missing or wrong.
+            version: The engine's release, where flags depend on it.
         """
         ...
 

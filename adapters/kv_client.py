@@ -34,6 +34,23 @@ NO_DOOR = "the engine does not offer /warmroute/kv"
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
+async def read_snapshot(endpoint: Endpoint) -> Snapshot | None:
+    """List what is cached, with tokens; None where the engine offers no such list.
+
+    A door that is shut or wants another key offers none.
+
+    Raises:
+        BackendUnavailable: There is no answer in time.
+        ProtocolMismatch: The answer is something else.
+    """
+    try:
+        return await KVControlClient(endpoint).snapshot(SnapshotRequest(token_ids=True))
+    except ClientError as error:
+        if error.status >= 500 and error.status != 501:
+            raise ProtocolMismatch(f"{endpoint.url}{PATH}: {error.message}") from error
+        return None
+
+
 class _Refusal(msgspec.Struct):
     message: str
     code: str | int | None = None

@@ -2,7 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from warmroute.adapters.base import Endpoint, EngineFacts, Health, ModelCard
+from warmroute.adapters.base import (
+    CacheCounters,
+    Endpoint,
+    EngineFacts,
+    EventAddress,
+    Health,
+    Lack,
+    ModelCard,
+    Snapshot,
+)
+from warmroute.adapters.remedies import GENERAL
 from warmroute.policies.errors import ProtocolMismatch
 
 PROBE_PROMPT = "Hi"
@@ -13,6 +23,8 @@ class OpenAIAdapter:
     """Read any server with OpenAI's API; the base of more specific adapters."""
 
     name = "openai"
+    remedies: Mapping[Lack, str] = {}
+    """What to do about this engine; `GENERAL` holds for the rest."""
 
     async def probe(self, endpoint: Endpoint) -> Health:
         """Ask ``/health``; without one, any answer of ``/v1/models`` will do.
@@ -56,6 +68,22 @@ class OpenAIAdapter:
     ) -> EngineFacts:
         """Know nothing: OpenAI's API tells nothing of caches and queues."""
         return EngineFacts()
+
+    async def cache_counters(self, endpoint: Endpoint) -> CacheCounters | None:
+        """Know nothing: OpenAI's API has no counters."""
+        return None
+
+    async def event_sources(self, endpoint: Endpoint) -> list[EventAddress]:
+        """Know none: OpenAI's API has no KV events."""
+        return []
+
+    async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
+        """Know nothing: OpenAI's API does not show the cache."""
+        return None
+
+    def remedy(self, lack: Lack, version: str | None) -> str:
+        """Return the engine's own remedy, or one for any engine."""
+        return self.remedies.get(lack) or GENERAL[lack]
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise anything: this is the kind that is left."""

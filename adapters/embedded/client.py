@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from warmroute.adapters.base import Endpoint, EngineFacts, ModelCard
+from warmroute.adapters.base import Endpoint, EngineFacts, Lack, ModelCard
+from warmroute.adapters.embedded.remedies import REMEDIES
 from warmroute.adapters.kv_client import KVControlClient
 from warmroute.adapters.openai import owners
 from warmroute.adapters.vllm.client import VLLMAdapter
@@ -15,6 +16,7 @@ class EmbeddedAdapter(VLLMAdapter):
     """Read the embedded engine as one reads vLLM, whose metrics it has."""
 
     name = "embedded"
+    remedies = REMEDIES
 
     async def facts(
         self, endpoint: Endpoint, known: EngineFacts | None = None
@@ -29,6 +31,10 @@ class EmbeddedAdapter(VLLMAdapter):
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise by the models' owner; asks nothing."""
         return OWNER in owners(models)
+
+    def remedy(self, lack: Lack, version: str | None) -> str:
+        """Return the engine's own flag; it has no releases that differ."""
+        return super().remedy(lack, None)
 
     def kv_control(self, endpoint: Endpoint) -> KVControlClient:
         """Return the levers of the cache behind *endpoint*."""

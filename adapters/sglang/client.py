@@ -3,9 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from warmroute.adapters.base import Endpoint, EngineFacts, ModelCard
+from warmroute.adapters.base import (
+    CacheCounters,
+    Endpoint,
+    EngineFacts,
+    EventAddress,
+    ModelCard,
+    Snapshot,
+)
 from warmroute.adapters.exposition import Exposition, combined
+from warmroute.adapters.kv_client import read_snapshot
+from warmroute.adapters.kv_events.address import host_of
 from warmroute.adapters.openai import OpenAIAdapter, owners
+from warmroute.adapters.sglang.event_sources import read_sources
+from warmroute.adapters.sglang.remedies import REMEDIES
 from warmroute.policies.errors import ProtocolMismatch
 
 PAGE_SIZE = "sglang:page_size"
@@ -13,11 +24,14 @@ CAPACITY = "sglang:max_total_num_tokens"
 USAGE = "sglang:token_usage"
 RUNNING = "sglang:num_running_reqs"
 WAITING = "sglang:num_queue_reqs"
+PROMPT_TOKENS = "sglang:prompt_tokens_total"
+CACHED_TOKENS = "sglang:cached_tokens_total"
 RANK = "dp_rank"
 INFO_PATHS = ("/server_info", "/get_server_info")
 ANY_MODEL = "default"
 
 _EXPOSITION = Exposition((PAGE_SIZE, CAPACITY, USAGE, RUNNING, WAITING))
+_COUNTERS = Exposition((PROMPT_TOKENS, CACHED_TOKENS))
 
 
 class SGLangAdapter(OpenAIAdapter):
@@ -28,6 +42,7 @@ class SGLangAdapter(OpenAIAdapter):
     """
 
     name = "sglang"
+    remedies = REMEDIES
 
     async def facts(
         self, endpoint: Endpoint, known: EngineFacts | None = None
@@ -38,6 +53,25 @@ class SGLangAdapter(OpenAIAdapter):
         if loads is not None:
             return _with_loads(fixed, loads)
         return await self._with_metrics(endpoint, fixed)
+
+    async def cache_counters(self, endpoint: Endpoint) -> CacheCounters | None:
+        """Read ``/metrics``; cached tokens are counted once a source."""
+        status, page = await endpoint.get("/metrics")
+        samples = _COUNTERS.read(page if status == 200 else b"")
+        prompts = samples.all(PROMPT_TOKENS)
+        if not prompts:
+            return None
+        cached = sum(one.value for one in samples.all(CACHED_TOKENS))
+        return CacheCounters(round(sum(one.value for one in prompts)), round(cached))
+
+    async def event_sources(self, endpoint: Endpoint) -> list[EventAddress]:
+        """Read ``kv_events`` of ``/server_info``."""
+        info = await self._info(endpoint)
+        return read_sources(info.get("kv_events"), host_of(endpoint.url))
+
+    async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
+        """Ask the in-engine plugin, where it is loaded."""
+        return await read_snapshot(endpoint)
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise by the models' owner, else by what ``/server_info`` holds."""
@@ -70,6 +104,7 @@ class SGLangAdapter(OpenAIAdapter):
         tokens = _count(info.get("max_total_num_tokens"))
         version, seed = info.get("version"), info.get("random_seed")
         reports = info.get("enable_cache_report")
+        disabled = info.get("disable_radix_cache")
         return EngineFacts(
             version=version if isinstance(version, str) else None,
             block_size=_count(info.get("page_size")),
@@ -77,6 +112,7 @@ class SGLangAdapter(OpenAIAdapter):
             boot_id=None if seed is None else f"seed {seed}",
             reports_cached_tokens=reports if isinstance(reports, bool) else None,
             dp_ranks=ranks,
+            prefix_caching=not disabled if isinstance(disabled, bool) else None,
         )
 
     async def _with_metrics(

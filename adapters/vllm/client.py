@@ -1,11 +1,23 @@
 """vLLM over HTTP: what it tells about itself without any plugin."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from warmroute.adapters.base import Endpoint, EngineFacts, ModelCard
+from warmroute.adapters.base import (
+    CacheCounters,
+    Endpoint,
+    EngineFacts,
+    EventAddress,
+    Lack,
+    ModelCard,
+    Snapshot,
+)
 from warmroute.adapters.exposition import Exposition, Samples
+from warmroute.adapters.kv_client import read_snapshot
+from warmroute.adapters.kv_events.address import host_of
 from warmroute.adapters.openai import OpenAIAdapter, owners
+from warmroute.adapters.vllm.event_sources import PATH, read_sources
+from warmroute.adapters.vllm.remedies import OPT_IN, REMEDIES, caches_by_default
 from warmroute.policies.errors import ProtocolMismatch
 
 CONFIG = "vllm:cache_config_info"
@@ -14,15 +26,21 @@ OLD_USAGE = "vllm:gpu_cache_usage_perc"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 START_TIME = "process_start_time_seconds"
+QUERIED = "vllm:prefix_cache_queries_total"
+HIT = "vllm:prefix_cache_hits_total"
+HIT_OUTSIDE = "vllm:external_prefix_cache_hits_total"
 RANK = "engine"
 
 _EXPOSITION = Exposition((CONFIG, USAGE, OLD_USAGE, RUNNING, WAITING, START_TIME))
+_SWITCH: Mapping[str | None, bool] = {"True": True, "False": False}
+_COUNTERS = Exposition((QUERIED, HIT, HIT_OUTSIDE))
 
 
 class VLLMAdapter(OpenAIAdapter):
     """Read vLLM by ``/health``, ``/v1/models``, ``/version`` and ``/metrics``."""
 
     name = "vllm"
+    remedies = REMEDIES
 
     async def facts(
         self, endpoint: Endpoint, known: EngineFacts | None = None
@@ -33,6 +51,30 @@ class VLLMAdapter(OpenAIAdapter):
         if status != 200:
             return EngineFacts(version=version)
         return replace(read_facts(_EXPOSITION.read(page)), version=version)
+
+    async def cache_counters(self, endpoint: Endpoint) -> CacheCounters | None:
+        """Read ``/metrics``; what a connector brought in is a hit, too."""
+        status, page = await endpoint.get("/metrics")
+        samples = _COUNTERS.read(page if status == 200 else b"")
+        queried, hit = samples.total(QUERIED, RANK), samples.total(HIT, RANK)
+        if queried is None or hit is None:
+            return None
+        return CacheCounters(queried, hit + (samples.total(HIT_OUTSIDE, RANK) or 0))
+
+    async def event_sources(self, endpoint: Endpoint) -> list[EventAddress]:
+        """Read ``/kv_event_sources``; older releases have none."""
+        answer = await endpoint.get_object(PATH)
+        return read_sources(answer or {}, host_of(endpoint.url))
+
+    async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
+        """Ask the in-engine plugin, where it is loaded."""
+        return await read_snapshot(endpoint)
+
+    def remedy(self, lack: Lack, version: str | None) -> str:
+        """Return vLLM's flag; prefix caching was opt-in before 0.8."""
+        if lack == "prefix_caching" and not caches_by_default(version):
+            return OPT_IN
+        return super().remedy(lack, version)
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise by the models' owner, else by ``/version`` and ``/metrics``."""
@@ -66,6 +108,7 @@ def read_facts(samples: Samples) -> EngineFacts:
     capacity = sum(b * s for b, s in zip(blocks, sizes, strict=True) if b and s)
     usage = samples.mean(USAGE, RANK)
     start = samples.first(START_TIME)
+    caching = {labels.get("enable_prefix_caching") for labels in configs.values()}
     return EngineFacts(
         block_size=block_size,
         capacity_tokens=capacity if capacity and all(blocks) else None,
@@ -74,6 +117,7 @@ def read_facts(samples: Samples) -> EngineFacts:
         waiting=samples.total(WAITING, RANK),
         boot_id=None if start is None else repr(start),
         dp_ranks=len(configs) or None,
+        prefix_caching=_SWITCH.get(caching.pop()) if len(caching) == 1 else None,
     )
 
 

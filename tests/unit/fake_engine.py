@@ -103,7 +103,8 @@ class FakeEngine:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.Response(status=401)
         if request.path in self.bodies:
-            return web.Response(body=self.bodies[request.path])
+            status = self.statuses.get(request.path, 200)
+            return web.Response(status=status, body=self.bodies[request.path])
         status, body = self._render(request.path)
         status = self.statuses.get(request.path, status)
         headers = {"Location": "/elsewhere"} if 300 <= status < 400 else {}
