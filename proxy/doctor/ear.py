@@ -1,0 +1,178 @@
+"""Hear what engines publish, for long enough to find one prompt's blocks."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import zmq
+import zmq.asyncio
+
+from warmroute.adapters.base import EventAddress
+from warmroute.adapters.kv_events.socket import ask_again
+from warmroute.adapters.kv_events.subscriptions import Subscription, Subscriptions
+from warmroute.adapters.kv_events.wire import Batch, Stored, decode
+from warmroute.policies.errors import ProtocolMismatch
+
+_MAX_HELD = 4096
+_NEVER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Hold the event that announced a prompt's first blocks.
+
+    Args:
+        source: Who published it.
+        seq: Number of its message.
+        payload: The message.
+        event: The event.
+        timestamp: When the engine made it, in seconds of its wall clock.
+        received: When it came, in seconds of ours.
+    """
+
+    source: EventAddress
+    seq: int
+    payload: bytes
+    event: Stored
+    timestamp: float
+    received: float
+
+
+class Listening:
+    """What came from the sources of one backend since it began.
+
+    Attributes:
+        num_messages: Messages that came.
+        num_unreadable: Those of them that were no batch of events.
+        is_connected: Whether some connection was seen to be made.
+    """
+
+    __slots__ = (
+        "_came",
+        "_held",
+        "_members",
+        "_subscriptions",
+        "is_connected",
+        "num_messages",
+        "num_unreadable",
+    )
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+        self._came = asyncio.Event()
+        self._held: deque[Heard] = deque(maxlen=_MAX_HELD)
+        self._members: list[Subscription] = []
+        self.num_messages = 0
+        self.num_unreadable = 0
+        self.is_connected = False
+
+    def __repr__(self) -> str:
+        return f"<Listening to {len(self._members)}: {self.num_messages} messages>"
+
+    def add(self, source: EventAddress) -> None:
+        """Begin to hear a source.
+
+        Raises:
+            AdapterError: Its address cannot be used.
+        """
+        member = self._subscriptions.add(source, self._receiver(source), self._turned)
+        self._members.append(member)
+
+    def close(self) -> None:
+        """Hear no more."""
+        for member in self._members:
+            self._subscriptions.remove(member)
+        self._members.clear()
+
+    async def connected(self, timeout_s: float) -> bool:
+        """Wait until a connection is made or something came; tell whether."""
+        return await self._until(lambda: self.is_connected or self._held, timeout_s)
+
+    async def announced(self, prompt: Sequence[int], timeout_s: float) -> Heard | None:
+        """Wait for the first blocks of a prompt; None if they do not come."""
+        await self._until(lambda: self._find(prompt) is not None, timeout_s)
+        return self._find(prompt)
+
+    async def _until(self, holds: Callable[[], object], timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not holds():
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _find(self, prompt: Sequence[int]) -> Heard | None:
+        return next((one for one in self._held if _begins(one.event, prompt)), None)
+
+    def _receiver(self, source: EventAddress) -> Callable[[int, bytes], None]:
+        def receive(seq: int, payload: bytes) -> None:
+            self._received(source, seq, payload)
+
+        return receive
+
+    def _received(self, source: EventAddress, seq: int, payload: bytes) -> None:
+        self.num_messages += 1
+        self._came.set()
+        try:
+            batch: Batch = decode(payload)
+        except ProtocolMismatch:
+            self.num_unreadable += 1
+            return
+        now = time.time()
+        for event in batch.events:
+            if isinstance(event, Stored) and event.parent_block_hash is None:
+                one = Heard(source, seq, payload, event, batch.timestamp, now)
+                self._held.append(one)
+
+    def _turned(self) -> None:
+        self.is_connected = True
+        self._came.set()
+
+
+class Ear:
+    """The sockets of one examination; needs a running loop."""
+
+    __slots__ = ("_asking", "_context", "_subscriptions")
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._asking = zmq.asyncio.Context()
+        self._subscriptions = Subscriptions(self._context)
+
+    def __repr__(self) -> str:
+        return f"<Ear {self._subscriptions!r}>"
+
+    def listen(self) -> Listening:
+        """Make something to hear sources with; the caller closes it."""
+        return Listening(self._subscriptions)
+
+    async def replays(self, endpoint: str, heard: Heard | None) -> bool:
+        """Ask for a message again; tell whether it came and is the same.
+
+        Without one it is asked for what never was, and the end of the replay will do.
+
+        Raises:
+            BackendUnavailable: Nobody answers there.
+        """
+        first = _NEVER if heard is None else heard.seq
+        is_same = heard is None
+        async for seq, payload in ask_again(self._asking, endpoint, first):
+            if heard is not None and seq == heard.seq:
+                is_same = payload == heard.payload
+        return is_same
+
+    def close(self) -> None:
+        """Close every socket."""
+        self._subscriptions.close()
+        self._context.destroy(linger=0)
+        self._asking.destroy(linger=0)
+
+
+def _begins(event: Stored, prompt: Sequence[int]) -> bool:
+    """Tell whether an event without a parent is of the head of a prompt."""
+    length = min(len(event.token_ids), len(prompt))
+    return length > 0 and event.token_ids[:length] == [*prompt[:length]]
