@@ -1,5 +1,6 @@
 """Does the engine take the backend's key?"""
 
+from warmroute.adapters.registry import adapters
 from warmroute.proxy.doctor.finding import Finding, broken, ok
 from warmroute.proxy.doctor.patient import Patient
 
@@ -22,11 +23,15 @@ class Authorised:
         if has_key:
             return broken(
                 f"{_PATH} answered HTTP {status}: the engine does not take the key",
-                "set the backend's api_key to the engine's own (vLLM and SGLang: what "
-                "--api-key says)",
+                _remedy(patient),
             )
         return broken(
             f"{_PATH} answered HTTP {status}: the engine wants a key, and none is set",
-            "set the backend's api_key: without it only clients that bring the key "
-            "are served, and the engine's models stay unknown",
+            f"{_remedy(patient)}; without it the engine's models stay unknown",
         )
+
+
+def _remedy(patient: Patient) -> str:
+    configured = patient.config.engine
+    adapter = patient.adapter if configured == "auto" else adapters.get(configured)()
+    return adapter.remedy("api_key", None)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,10 +11,9 @@ import zmq.asyncio
 from warmroute.adapters.base import EventAddress
 from warmroute.adapters.kv_events.socket import ask_again
 from warmroute.adapters.kv_events.subscriptions import Subscription, Subscriptions
-from warmroute.adapters.kv_events.wire import Batch, Stored, decode
+from warmroute.adapters.kv_events.wire import Batch, Event, Stored, decode
 from warmroute.policies.errors import ProtocolMismatch
 
-_MAX_HELD = 4096
 _NEVER = 2**63 - 1
 
 
@@ -44,6 +42,7 @@ class Listening:
     """What came from the sources of one backend since it began.
 
     Attributes:
+        heard: The first event of a prompt that was expected.
         num_messages: Messages that came.
         num_unreadable: Those of them that were no batch of events.
         is_connected: Whether some connection was seen to be made.
@@ -51,9 +50,10 @@ class Listening:
 
     __slots__ = (
         "_came",
-        "_held",
+        "_expected",
         "_members",
         "_subscriptions",
+        "heard",
         "is_connected",
         "num_messages",
         "num_unreadable",
@@ -62,8 +62,9 @@ class Listening:
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
         self._came = asyncio.Event()
-        self._held: deque[Heard] = deque(maxlen=_MAX_HELD)
+        self._expected: list[Sequence[int]] = []
         self._members: list[Subscription] = []
+        self.heard: Heard | None = None
         self.num_messages = 0
         self.num_unreadable = 0
         self.is_connected = False
@@ -88,14 +89,20 @@ class Listening:
 
     async def connected(self, timeout_s: float) -> bool:
         """Wait until a connection is made or something came; tell whether."""
-        return await self._until(lambda: self.is_connected or self._held, timeout_s)
+        return await self._until(
+            lambda: self.is_connected or self.num_messages > 0, timeout_s
+        )
 
-    async def announced(self, prompt: Sequence[int], timeout_s: float) -> Heard | None:
-        """Wait for the first blocks of a prompt; None if they do not come."""
-        await self._until(lambda: self._find(prompt) is not None, timeout_s)
-        return self._find(prompt)
+    def expect(self, prompt: Sequence[int]) -> None:
+        """Look out for a prompt that is about to be sent, and for those before."""
+        self._expected.append(prompt)
 
-    async def _until(self, holds: Callable[[], object], timeout_s: float) -> bool:
+    async def announced(self, timeout_s: float) -> Heard | None:
+        """Wait for the blocks of a prompt expected; None if they do not come."""
+        await self._until(lambda: self.heard is not None, timeout_s)
+        return self.heard
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
                 while not holds():
@@ -104,9 +111,6 @@ class Listening:
         except TimeoutError:
             return False
         return True
-
-    def _find(self, prompt: Sequence[int]) -> Heard | None:
-        return next((one for one in self._held if _begins(one.event, prompt)), None)
 
     def _receiver(self, source: EventAddress) -> Callable[[int, bytes], None]:
         def receive(seq: int, payload: bytes) -> None:
@@ -122,11 +126,17 @@ class Listening:
         except ProtocolMismatch:
             self.num_unreadable += 1
             return
-        now = time.time()
-        for event in batch.events:
-            if isinstance(event, Stored) and event.parent_block_hash is None:
-                one = Heard(source, seq, payload, event, batch.timestamp, now)
-                self._held.append(one)
+        if self.heard is None:
+            found = next(filter(self._is_expected, batch.events), None)
+            if isinstance(found, Stored):
+                made, now = batch.timestamp, time.time()
+                self.heard = Heard(source, seq, payload, found, made, now)
+
+    def _is_expected(self, event: Event) -> bool:
+        """Tell whether an event is of the head of a prompt expected."""
+        if not isinstance(event, Stored) or event.parent_block_hash is not None:
+            return False
+        return any(_begins(event, prompt) for prompt in self._expected)
 
     def _turned(self) -> None:
         self.is_connected = True

@@ -64,14 +64,17 @@ async def _listen(patient: Patient, ear: "Ear") -> Finding:
 
 async def _hear(patient: Patient, listening: "Listening") -> Finding:
     await listening.connected(_CONNECT_S)
-    if not patient.is_good("generation"):
-        return _without_a_prompt(patient, listening)
     for _ in range(_TRIES):
         prompt = fresh_prompt(patient.facts.block_size, patient.max_model_len)
+        if not prompt or not patient.is_good("generation"):
+            return _without_a_prompt(patient, listening)
+        listening.expect(prompt)
         await send(patient.endpoint, patient.model, prompt)
-        patient.heard = await listening.announced(prompt, _ARRIVE_S)
+        patient.heard = await listening.announced(_ARRIVE_S)
         if patient.heard is not None:
             return ok(_told(patient, patient.heard))
+        if not listening.is_connected:
+            break
     return _silent(patient, listening)
 
 

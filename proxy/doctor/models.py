@@ -25,8 +25,7 @@ class Models:
             return broken(
                 f"{_named(missing)} is configured, and the engine serves "
                 f"{_named(sorted(served))}",
-                "correct the backend's models, or start the engine with "
-                "--served-model-name",
+                patient.adapter.remedy("model_names", patient.facts.version),
             )
         if not served and not wanted:
             return warn(
@@ -67,8 +66,7 @@ def _same_lengths(known: Sequence[Patient]) -> Finding:
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
         return warn(
             f"the longest sequence differs: {shown} tokens",
-            "start all engines of the model with the same --max-model-len "
-            "(SGLang: --context-length), or long prompts fail on some",
+            known[0].adapter.remedy("max_model_len", known[0].facts.version),
         )
     return ok(f"equal on {len(known)} backends")
 

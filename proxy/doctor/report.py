@@ -47,8 +47,9 @@ def _rows(findings: Mapping[str, Finding]) -> Iterable[str]:
             yield f"  {'':8} {'':{_CHECK_WIDTH}} -> {one.remedy}"
     blocked = Counter(one.blocker for one in findings.values() if one.blocker)
     for blocker, count in blocked.items():
-        noun = "further check" if count == 1 else "further checks"
-        yield f"  {'skipped':8} {f'{count} {noun}':{_CHECK_WIDTH}} need {blocker!r}"
+        noun, verb = ("check", "needs") if count == 1 else ("checks", "need")
+        text = f"{count} further {noun}"
+        yield f"  {'skipped':8} {text:{_CHECK_WIDTH}} {verb} {blocker!r}"
 
 
 def _objects(findings: Mapping[str, Finding]) -> list[dict[str, str]]:
