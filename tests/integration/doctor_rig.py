@@ -13,13 +13,15 @@ from warmroute.adapters.embedded.budget.rules import TokenRules
 from warmroute.adapters.embedded.engine.engine import Engine
 from warmroute.adapters.embedded.engine.options import EngineOptions
 from warmroute.adapters.embedded.model.loading import LoadedModel
+from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer
 from warmroute.adapters.embedded.server.app import build_app
 from warmroute.adapters.embedded.server.event_log import EventLog
 from warmroute.adapters.embedded.server.kv_events import KVEventPublisher
 from warmroute.adapters.embedded.server.listener import Listener
+from warmroute.adapters.embedded.server.messages import read_messages
 from warmroute.adapters.embedded.server.metrics import EngineMetrics
 from warmroute.adapters.embedded.server.serving import Serving
-from warmroute.proxy.config import load_config
+from warmroute.proxy.config import ModelConfig, load_config
 from warmroute.proxy.doctor.examination import Examination, Examined
 from warmroute.proxy.doctor.finding import Finding
 
@@ -100,12 +102,39 @@ def write_config(folder: Path, entries: Mapping[str, Entry], **more: Any) -> Pat
     return path
 
 
+class Reader:
+    """Make tokens of chats by a tokenizer, as the proxy does where one is set."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    async def read(self, body: Mapping[str, Any]) -> list[int]:
+        options = {key: value for key, value in body.items() if key != "messages"}
+        return self._tokenizer.encode_chat(read_messages(body["messages"]), **options)
+
+
 async def examine(
-    folder: Path, entries: Mapping[str, Entry], *, is_probing: bool = True, **more: Any
+    folder: Path,
+    entries: Mapping[str, Entry],
+    *,
+    is_probing: bool = True,
+    tokenizer: ChatTokenizer | None = None,
 ) -> Examined:
-    """Examine named backends with a timeout of 2 s."""
-    config = load_config(write_config(folder, entries, **more), {})
-    return await Examination(config, 2.0, is_probing).run()
+    """Examine named backends with a timeout of 2 s.
+
+    Args:
+        folder: Where the configuration is written.
+        entries: The backends by name.
+        is_probing: Whether prompts may be sent.
+        tokenizer: What the proxy would use for the tiny model.
+    """
+    config = load_config(write_config(folder, entries), {})
+    if tokenizer is None:
+        return await Examination(config, 2.0, is_probing).run()
+    models = [ModelConfig(name="tiny", tokenizer="somewhere")]
+    config = config.model_copy(update={"models": models})
+    readers = {"tiny": Reader(tokenizer)}
+    return await Examination(config, 2.0, is_probing, readers=readers).run()
 
 
 def findings(examined: Examined, name: str) -> dict[str, Finding]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from contextlib import AsyncExitStack
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from integration.doctor_rig import (
     write_config,
 )
 
+from warmroute.adapters.embedded.model.chat_template import ChatTemplate
 from warmroute.adapters.embedded.model.loading import LoadedModel, load_model
 from warmroute.proxy.demo.child import free_port
 from warmroute.proxy.doctor.examination import CHECKS
@@ -251,6 +253,32 @@ class TestEvents:
         async with tiny_engine(loaded, events=None) as a:
             examined = await examine(tmp_path, {"a": {**a, "kv_events": False}})
         assert findings(examined, "a")["KV events"].status == "skipped"
+
+
+class TestTokens:
+    async def test_the_engine_s_own_tokenizer_agrees(
+        self, loaded: LoadedModel, tmp_path: Path
+    ) -> None:
+        async with tiny_engine(loaded) as a:
+            examined = await examine(tmp_path, {"a": a}, tokenizer=loaded.tokenizer)
+        assert statuses(findings(examined, "a")) == {}
+        assert findings(examined, "a")["token parity"].found == (
+            "tiny: equal on chat, tools, unicode, long, continue"
+        )
+
+    async def test_a_wrong_tokenizer_is_named_with_the_first_token_that_differs(
+        self, loaded: LoadedModel, tmp_path: Path
+    ) -> None:
+        """The vocabulary is right, and the chat template is another model's."""
+        text = loaded.tokenizer.token(1) + "{{ messages[0]['content'] }}"
+        wrong = copy(loaded.tokenizer)
+        wrong.template = ChatTemplate(text, {})
+        async with tiny_engine(loaded) as a:
+            examined = await examine(tmp_path, {"a": a}, tokenizer=wrong)
+        finding = findings(examined, "a")["token parity"]
+        assert (finding.status, examined.is_broken) == ("broken", True)
+        assert finding.found.startswith("tiny, chat: token 1 is ")
+        assert "the files that the engine loads" in finding.remedy
 
 
 class TestCommand:
