@@ -10,7 +10,7 @@ import zmq.asyncio
 
 from warmroute.adapters.base import EventAddress
 from warmroute.adapters.kv_events.socket import ask_again
-from warmroute.adapters.kv_events.subscriptions import Subscription, Subscriptions
+from warmroute.adapters.kv_events.subscriptions import Subscriptions
 from warmroute.adapters.kv_events.wire import Batch, Event, Stored, decode
 from warmroute.policies.errors import ProtocolMismatch
 
@@ -51,7 +51,7 @@ class Listening:
     __slots__ = (
         "_came",
         "_expected",
-        "_members",
+        "_num_sources",
         "_subscriptions",
         "heard",
         "is_connected",
@@ -63,14 +63,14 @@ class Listening:
         self._subscriptions = subscriptions
         self._came = asyncio.Event()
         self._expected: list[Sequence[int]] = []
-        self._members: list[Subscription] = []
+        self._num_sources = 0
         self.heard: Heard | None = None
         self.num_messages = 0
         self.num_unreadable = 0
         self.is_connected = False
 
     def __repr__(self) -> str:
-        return f"<Listening to {len(self._members)}: {self.num_messages} messages>"
+        return f"<Listening to {self._num_sources}: {self.num_messages} messages>"
 
     def add(self, source: EventAddress) -> None:
         """Begin to hear a source.
@@ -78,14 +78,8 @@ class Listening:
         Raises:
             AdapterError: Its address cannot be used.
         """
-        member = self._subscriptions.add(source, self._receiver(source), self._turned)
-        self._members.append(member)
-
-    def close(self) -> None:
-        """Hear no more."""
-        for member in self._members:
-            self._subscriptions.remove(member)
-        self._members.clear()
+        self._subscriptions.add(source, self._receiver(source), self._turned)
+        self._num_sources += 1
 
     async def connected(self, timeout_s: float) -> bool:
         """Wait until a connection is made or something came; tell whether."""
@@ -121,16 +115,17 @@ class Listening:
     def _received(self, source: EventAddress, seq: int, payload: bytes) -> None:
         self.num_messages += 1
         self._came.set()
+        if self.heard is not None:
+            return
         try:
             batch: Batch = decode(payload)
         except ProtocolMismatch:
             self.num_unreadable += 1
             return
-        if self.heard is None:
-            found = next(filter(self._is_expected, batch.events), None)
-            if isinstance(found, Stored):
-                made, now = batch.timestamp, time.time()
-                self.heard = Heard(source, seq, payload, found, made, now)
+        found = next(filter(self._is_expected, batch.events), None)
+        if isinstance(found, Stored):
+            made, now = batch.timestamp, time.time()
+            self.heard = Heard(source, seq, payload, found, made, now)
 
     def _is_expected(self, event: Event) -> bool:
         """Tell whether an event is of the head of a prompt expected."""
@@ -157,7 +152,11 @@ class Ear:
         return f"<Ear {self._subscriptions!r}>"
 
     def listen(self) -> Listening:
-        """Make something to hear sources with; the caller closes it."""
+        """Make something to hear sources with, until all of this is closed.
+
+        ZMQ gives an address back some time after a socket is closed; the next
+        backend that shares it would find it taken.
+        """
         return Listening(self._subscriptions)
 
     async def replays(self, endpoint: str, heard: Heard | None) -> bool:

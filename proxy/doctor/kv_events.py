@@ -50,16 +50,12 @@ async def _listen(patient: Patient, ear: "Ear") -> Finding:
         for source in patient.sources:
             listening.add(source)
     except AdapterError as error:
-        listening.close()
         return warn(
             f"not heard: {error}",
             "look at view.source in /api/state, if it is the running warmroute that "
             "holds the address; stop whatever else does",
         )
-    try:
-        return await _hear(patient, listening)
-    finally:
-        listening.close()
+    return await _hear(patient, listening)
 
 
 async def _hear(patient: Patient, listening: "Listening") -> Finding:

@@ -50,7 +50,8 @@ PROMPTS: Mapping[str, Mapping[str, object]] = {
         "messages": [
             {
                 "role": "user",
-                "content": "na\u00efve cafe\u0301, \u6771\u4eac, \u05e9\u05dc\u05d5\u05dd, "
+                "content": "na\u00efve cafe\u0301, \u6771\u4eac, "
+                "\u05e9\u05dc\u05d5\u05dd, "
                 "\U0001f3f3\ufe0f\u200d\U0001f308 \ufb01 \u00bd \u00a0 \u2167\t1234567",
             }
         ]

@@ -212,6 +212,19 @@ class TestEvents:
         assert (finding.status, "did not answer" in finding.found) == ("broken", True)
         assert statuses(findings(examined, "a")) == NO_PARITY
 
+    async def test_two_engines_share_an_address_under_topics_of_their_own(
+        self, loaded: LoadedModel, tmp_path: Path
+    ) -> None:
+        here = f"tcp://127.0.0.1:{free_port()}"
+        async with (
+            tiny_engine(loaded, events=here, topic="kv-1") as a,
+            tiny_engine(loaded, events=here, topic="kv-10") as b,
+        ):
+            examined = await examine(tmp_path, {"a": a, "b": b})
+        for name in "ab":
+            assert statuses(findings(examined, name)) == NO_PARITY
+        assert examined.fleet["event addresses"].status == "ok"
+
     async def test_one_topic_for_two_engines_is_broken(
         self, loaded: LoadedModel, tmp_path: Path
     ) -> None:
