@@ -4,11 +4,23 @@ from collections.abc import Mapping
 from typing import Literal
 
 Lack = Literal[
-    "prefix_caching", "cached_tokens", "kv_events", "replay", "block_size", "keep_alive"
+    "api_key",
+    "block_size",
+    "cached_tokens",
+    "keep_alive",
+    "kv_events",
+    "max_model_len",
+    "model_names",
+    "prefix_caching",
+    "replay",
 ]
 """Something that a backend does not do, or does otherwise than the others."""
 
 GENERAL: Mapping[Lack, str] = {
+    "api_key": "set the backend's api_key to the one that the engine wants",
+    "max_model_len": "start all engines of the model with the same longest sequence, "
+    "or long prompts fail on some",
+    "model_names": "correct the backend's models, or the engine's name for its model",
     "prefix_caching": "turn on the engine's prefix cache; without one every backend is "
     "as cold as the next",
     "cached_tokens": "have the engine report "

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from warmroute.adapters.remedies import Lack
 
 REMEDIES: Mapping[Lack, str] = {
+    "max_model_len": "start all engines of the model with the same --max-model-len, or "
+    "long prompts fail on some",
+    "model_names": "correct the backend's models, or start `warmroute engine` with "
+    "--served-model-name",
     "prefix_caching": "give the engine more --num-blocks: it always caches, so the "
     "prompt was evicted at once",
     "cached_tokens": "bring the engine up to the release of the proxy: it always "

@@ -10,6 +10,11 @@ _EVENTS = (
 )
 
 REMEDIES: Mapping[Lack, str] = {
+    "api_key": "set the backend's api_key to what SGLang's --api-key says",
+    "max_model_len": "start all engines of the model with the same --context-length, "
+    "or long prompts fail on some",
+    "model_names": "correct the backend's models, or start SGLang with "
+    "--served-model-name",
     "prefix_caching": "start SGLang without --disable-radix-cache",
     "cached_tokens": "start SGLang with --enable-cache-report",
     "kv_events": f"start SGLang with --kv-events-config {_EVENTS}",

@@ -12,6 +12,12 @@ _EVENTS = (
 _CACHING_SINCE = (0, 8)
 
 REMEDIES: Mapping[Lack, str] = {
+    "api_key": "set the backend's api_key to what vLLM's --api-key or VLLM_API_KEY "
+    "says",
+    "max_model_len": "start all engines of the model with the same --max-model-len, or "
+    "long prompts fail on some",
+    "model_names": "correct the backend's models, or start vLLM with "
+    "--served-model-name",
     "prefix_caching": "start vLLM without --no-enable-prefix-caching, or with "
     "--enable-prefix-caching for a model that has it off by default",
     "cached_tokens": "start vLLM with --enable-prompt-tokens-details",

@@ -2,8 +2,8 @@
 
 import argparse
 import os
-from collections.abc import Mapping
-from pathlib import Path
+
+from warmroute.proxy.commands.backends import add_backend_arguments, config_source
 
 _FLAGS = {"listen": "listen", "admin": "admin", "log_level": "log.level"}
 
@@ -24,15 +24,8 @@ exit codes: 0 stopped as asked, 1 failed, 2 bad usage or configuration
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""
+        add_backend_arguments(parser)
         add = parser.add_argument
-        add("urls", nargs="*", metavar="URL", help="backends, instead of a file")
-        add(
-            "-c",
-            "--config",
-            type=Path,
-            metavar="FILE",
-            help="configuration file (YAML)",
-        )
         add(
             "--check-config",
             action="store_true",
@@ -48,15 +41,9 @@ exit codes: 0 stopped as asked, 1 failed, 2 bad usage or configuration
 
     def run(self, options: argparse.Namespace) -> int:
         """Serve until a signal, or check the configuration and return."""
-        from warmroute.proxy.config import ConfigSource
-
-        if options.config and options.urls:
-            options.parser.error("give a file or URLs, not both")
-        if not (options.config or options.urls or _has_backends(os.environ)):
-            options.parser.error("give a file with -c, or the URLs of backends")
         given = {path: getattr(options, name) for name, path in _FLAGS.items()}
         flags = {path: text for path, text in given.items() if text is not None}
-        source = ConfigSource(options.config, options.urls, flags)
+        source = config_source(options, flags)
         config = source.load(os.environ)
         if options.check_config:
             count = len(config.backends)
@@ -67,7 +54,3 @@ exit codes: 0 stopped as asked, 1 failed, 2 bad usage or configuration
         from warmroute.proxy.app import run
 
         return run(config, lambda: source.load(os.environ))
-
-
-def _has_backends(environ: Mapping[str, str]) -> bool:
-    return any(name.startswith("WARMROUTE_BACKENDS") for name in environ)

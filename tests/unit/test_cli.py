@@ -134,7 +134,9 @@ class TestUsage:
         assert main([]) == 2
         assert "usage: warmroute" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("command", [[], ["serve"], ["schema"], ["demo"]])
+    @pytest.mark.parametrize(
+        "command", [[], ["serve"], ["schema"], ["demo"], ["doctor"]]
+    )
     def test_help_shows_an_example(self, command: list[str], capsys: Capture) -> None:
         with pytest.raises(SystemExit) as caught:
             build_parser().parse_args([*command, "--help"])

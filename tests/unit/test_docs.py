@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text()
 HEADER = re.compile(r"x-[a-z]+(?:-[a-z]+)+")
 
 
-PAGES = {"demo": "demo.md", "engine": "embedded-engine.md"}
+PAGES = {"demo": "demo.md", "doctor": "doctor.md", "engine": "embedded-engine.md"}
 
 
 def _flags() -> set[tuple[str, str]]:

@@ -1,0 +1,99 @@
+"""``warmroute doctor``: say what keeps routing from working, and the remedy."""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from warmroute.proxy.commands.backends import add_backend_arguments, config_source
+
+if TYPE_CHECKING:
+    from warmroute.proxy.config import Config
+    from warmroute.proxy.demo.progress import Step
+    from warmroute.proxy.doctor.examination import Examined
+
+FAILED = 1
+
+
+class DoctorCommand:
+    """Examine the backends of a file, or of URLs."""
+
+    name = "doctor"
+    help = "examine the backends, and name what is wrong with its remedy"
+    description = (
+        "Connect to each backend and check all that routing relies on: keys, models, "
+        "prefix caching, cached-token reports, KV events, clocks, timeouts. Sends a "
+        "handful of small prompts of random tokens to each; --no-probe sends none."
+    )
+    examples = """examples:
+  warmroute doctor -c config.yaml
+  warmroute doctor http://127.0.0.1:8101 http://127.0.0.1:8102
+  warmroute doctor -c config.yaml --json --no-probe
+
+exit codes: 0 nothing is broken, 1 something is, 2 bad usage or configuration
+"""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags."""
+        add_backend_arguments(parser)
+        add = parser.add_argument
+        add("--no-probe", action="store_true", help="send no prompts")
+        add(
+            "--timeout",
+            type=_seconds,
+            default=10.0,
+            metavar="S",
+            help="wait for each answer of an engine so long (10)",
+        )
+        add("--json", action="store_true", help="print JSON, not a table")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Examine, print what was found, and return the exit code."""
+        config = config_source(options, {}).load(os.environ)
+        from warmroute.proxy.doctor.report import as_object, as_text
+
+        with _progress() as step:
+            examined = asyncio.run(_examine(config, options, step))
+        if options.json:
+            print(json.dumps(as_object(examined), indent=2))
+        else:
+            print(as_text(examined))
+        return FAILED if examined.is_broken else 0
+
+
+async def _examine(
+    config: "Config", options: argparse.Namespace, step: "Step | None"
+) -> "Examined":
+    from warmroute.proxy.doctor.examination import Examination
+
+    is_probing = not options.no_probe
+    if step is None:
+        return await Examination(config, options.timeout, is_probing).run()
+    examination = Examination(config, options.timeout, is_probing, step.count)
+    return await examination.run()
+
+
+def _progress() -> AbstractContextManager["Step | None"]:
+    """Show progress on a terminal; elsewhere nothing but what was found."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from warmroute.proxy.demo.progress import Step
+
+    return Step("examining")
+
+
+def _seconds(text: str) -> float:
+    """Read a time from the command line; above 0 and at most 600."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 600:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} (allowed: seconds above 0, at most 600)"
+        )
+    return number
