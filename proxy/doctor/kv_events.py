@@ -7,7 +7,7 @@ from warmroute.policies.errors import AdapterError
 from warmroute.proxy.doctor.finding import Finding, broken, ok, skipped, warn
 from warmroute.proxy.doctor.patient import Patient
 from warmroute.proxy.doctor.prompt import fresh_prompt, send
-from warmroute.proxy.view.sources import find_sources
+from warmroute.proxy.fleet.event_sources import find_sources
 
 if TYPE_CHECKING:
     from warmroute.proxy.doctor.ear import Ear, Heard, Listening

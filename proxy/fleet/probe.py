@@ -18,6 +18,7 @@ from warmroute.adapters.registry import detect
 from warmroute.policies.errors import AdapterError
 from warmroute.proxy.config.sections import HealthConfig
 from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.fleet.event_sources import find_sources
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ class Prober:
             report.detected = False
             await self._fenced("engine", report, self._ask_engine)
         await self._fenced("facts", report, self._ask_facts)
-        if self._backend.config.kv_events == "auto" and self._must_ask_all(report):
+        if self._must_ask_all(report):
             await self._fenced("kv events", report, self._ask_events)
 
     async def _ask_models(self, report: Report) -> None:
@@ -176,7 +177,9 @@ class Prober:
         report.facts = await report.adapter.facts(self._endpoint, known)
 
     async def _ask_events(self, report: Report) -> None:
-        report.event_sources = await report.adapter.event_sources(self._endpoint)
+        report.event_sources = await find_sources(
+            self._backend.config.kv_events, report.adapter, self._endpoint
+        )
 
     def _must_ask_all(self, report: Report) -> bool:
         """Tell whether what cannot change within an incarnation is asked anew."""

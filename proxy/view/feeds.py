@@ -15,7 +15,6 @@ from warmroute.adapters.kv_events.socket import ask_again
 from warmroute.adapters.kv_events.subscriptions import Subscription, Subscriptions
 from warmroute.policies.errors import AdapterError
 from warmroute.policies.kv.radix import PrefixIndex
-from warmroute.proxy.config.backend import KVEventsConfig
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.prompt.roots import event_root
 from warmroute.proxy.view.stream import Stream
@@ -94,7 +93,7 @@ class Feeds:
 
     def learned(self, backend: Backend) -> None:
         """Follow a backend whose engine has told what there is to follow."""
-        addresses = tuple(_addresses(backend))
+        addresses = tuple(backend.event_sources) if backend.models else ()
         feed = self._feeds.get(backend.name)
         if feed is not None:
             if feed.address in addresses or not addresses:
@@ -203,16 +202,3 @@ class Feeds:
             "status": stream.status,
             "orphans": stream.track.num_orphans,
         }
-
-
-def _addresses(backend: Backend) -> list[EventAddress]:
-    wanted = backend.config.kv_events
-    if wanted == "off" or not backend.models:
-        return []
-    if isinstance(wanted, KVEventsConfig):
-        return [
-            EventAddress(
-                wanted.endpoint, wanted.replay, wanted.topic or "", 0, wanted.bind
-            )
-        ]
-    return backend.event_sources

@@ -23,7 +23,7 @@ from warmroute.proxy.doctor.idle_connection import Dated
 from warmroute.proxy.doctor.keep_alive import KeepAlive
 from warmroute.proxy.doctor.prefix_caching import PrefixCaching
 from warmroute.proxy.doctor.reachable import Reachable
-from warmroute.proxy.view.sources import find_sources
+from warmroute.proxy.fleet.event_sources import find_sources
 
 admitted = doctor_rig.admitted
 

@@ -48,7 +48,7 @@ class TestDiscovery:
         await engine.called("/health", 3)
         assert rig.names("whatever") == ["a"]
         complaints = [r for r in caplog.records if r.message == "backend_unreadable"]
-        assert [r.__dict__["what"] for r in complaints] == ["models"]
+        assert [r.__dict__["what"] for r in complaints] == ["models", "kv events"]
 
     async def test_follows_a_lora_that_is_loaded(self, make: Make, engine: Any) -> None:
         rig = make(entry("a", engine))
