@@ -1,12 +1,14 @@
 """Who holds blocks: a tier of a backend, and how much it has."""
 
+from typing import Final
+
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.kv.recency import Recency
 
 TIERS = ("gpu", "host", "disk")
 """Where blocks lie, fastest first."""
 
-NUM_TIERS = len(TIERS)
+NUM_TIERS: Final = len(TIERS)
 
 
 class Holder:
