@@ -1,8 +1,10 @@
 """What the view keeps of one backend beside its blocks."""
 
+from typing import Final
+
 from warmroute.policies.kv.capacity import Capacity
 
-_SILENT_REPORTS = 8
+_SILENT_REPORTS: Final = 8
 
 
 class Mirror:

@@ -17,6 +17,7 @@ first out, bounded by a learned capacity. What keeps it consistent:
 
 from collections.abc import Sequence
 from math import inf, nextafter
+from typing import Final
 
 from warmroute.policies.kv.capacity import Capacity
 from warmroute.policies.kv.outline import Node, outline
@@ -27,9 +28,9 @@ from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.lookup import Lookup, Ticket
 from warmroute.proxy.view.mirror import Mirror
 
-DEFAULT_BLOCK_SIZE = 16
+DEFAULT_BLOCK_SIZE: Final = 16
 
-_MAX_LINEUPS = 256
+_MAX_LINEUPS: Final = 256
 
 
 class View:
