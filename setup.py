@@ -22,6 +22,8 @@ MODULES = PROJECT["tool"]["warmroute"]["compiled"]
 # With dots, so that mypyc's shared library is no top-level module beside ours; on
 # the lowest floor, because every compiled module imports it.
 LIBRARY = "warmroute.policies._compiled"
+# Functions call each other directly, not through a table that could replace them.
+CALLS_WITHIN = ["-fno-semantic-interposition", "-fvisibility=hidden"]
 
 
 def obstacle() -> str | None:
@@ -58,7 +60,7 @@ def translate(build: Path) -> list[Extension]:
     home = Path.cwd()
     os.chdir(tree)  # paths in tracebacks become warmroute/proxy/...
     try:
-        return mypycify(
+        extensions = mypycify(
             [
                 # None of the checks of pyproject.toml: they need our dependencies.
                 "--config-file=",
@@ -73,6 +75,9 @@ def translate(build: Path) -> list[Extension]:
         )
     finally:
         os.chdir(home)
+    for extension in extensions:
+        extension.extra_compile_args += CALLS_WITHIN
+    return extensions
 
 
 class BuildCompiled(build_ext):

@@ -7,7 +7,7 @@ which releases the load exactly once.
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.failures import connect_failure, lost, stood_still, unreachable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CLIENT_GONE = 499
-_AGED_S = 1.0
+CLIENT_GONE: Final = 499
+_AGED_S: Final = 1.0
 
 
 class Exchange:
@@ -131,7 +131,7 @@ class Exchange:
 
     async def _connect(self) -> None:
         try:
-            async with asyncio.timeout(self._port.timeouts.connect_s):
+            async with asyncio.timeout(self._port.connect_s):
                 connection = await self._port.connect(self._routing.backend)
         except (OSError, TimeoutError) as error:
             self._connecting = None
@@ -155,7 +155,7 @@ class Exchange:
         if self._trace is not None:
             traceparent = routing.trace_attempt(self._trace, now)
         client = self._client
-        client.deadline = now + port.timeouts.first_byte_s
+        client.deadline = now + port.first_byte_s
         start = port.forwarding.head_for(
             head, routing.backend, client.peer, len(body), traceparent
         )
@@ -197,7 +197,7 @@ class Exchange:
             answer,
             port.clock,
             now,
-            port.timeouts.idle_s,
+            port.idle_s,
             routing.gaps,
             lines,
             head.keeps_alive and not port.is_draining,

@@ -5,6 +5,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from typing import Final
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.config import Config
@@ -15,11 +16,13 @@ from warmroute.proxy.http.forwarding import Forwarding
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.inbound import ClientConnection, ReadLimits, Work
 from warmroute.proxy.http.outbound import UpstreamConnection
+from warmroute.proxy.http.outbox import Outbox
 from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
+from warmroute.proxy.process import listen
 from warmroute.proxy.router import Router
 from warmroute.proxy.routing import Routing
 from warmroute.proxy.telemetry import Tracer
@@ -27,8 +30,7 @@ from warmroute.proxy.telemetry.request_trace import RequestTrace
 
 logger = logging.getLogger(__name__)
 
-_SWEEP_S = 0.25
-_BACKLOG = 4096
+_SWEEP_S: Final = 0.25
 
 
 class DataPort:
@@ -52,6 +54,7 @@ class DataPort:
         self.ledger = ledger
         self.tracer = tracer
         self.clock = clock
+        self.outbox = Outbox()
         self.is_draining = False
         self.own = OwnPaths(fleet)
         self._connections: set[ClientConnection] = set()
@@ -67,7 +70,10 @@ class DataPort:
     def configure(self, config: Config) -> None:
         """Take over limits and timeouts, at start and on reload."""
         limits, timeouts = config.limits, config.timeouts
-        self.timeouts = timeouts
+        self.connect_s = timeouts.connect_s
+        self.first_byte_s = timeouts.first_byte_s
+        self.idle_s = timeouts.idle_s
+        self._pool_idle_s = timeouts.pool_idle_s
         self.read_limits = ReadLimits(
             limits.head_bytes,
             limits.headers,
@@ -91,13 +97,11 @@ class DataPort:
         self, host: str, port: int, tls: ssl.SSLContext | None
     ) -> tuple[str, int]:
         """Listen; returns the address, with the real port where 0 was asked."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: ClientConnection(self), host, port, ssl=tls, backlog=_BACKLOG
+        self._server, address = await listen(
+            lambda: ClientConnection(self), host, port, tls
         )
         self._sweep()
-        address = self._server.sockets[0].getsockname()
-        return address[0], address[1]
+        return address
 
     def refuse_new(self) -> None:
         """Answer no more requests on kept connections, and accept no others."""
@@ -230,7 +234,7 @@ class DataPort:
         """Return the kept connections of *backend*."""
         pool = self._pools.get(backend)
         if pool is None:
-            pool = self._pools[backend] = ConnectionPool(self.timeouts.pool_idle_s)
+            pool = self._pools[backend] = ConnectionPool(self._pool_idle_s)
         return pool
 
     def forget(self, backend: Backend) -> None:
@@ -246,7 +250,7 @@ class DataPort:
             OSError: Nobody listens there, or TLS failed.
         """
         _, connection = await asyncio.get_running_loop().create_connection(
-            UpstreamConnection,
+            lambda: UpstreamConnection(self.outbox),
             backend.host,
             backend.port,
             ssl=backend.ssl,

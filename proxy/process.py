@@ -1,5 +1,6 @@
 """What the process asks of its operating system."""
 
+import asyncio
 import contextlib
 import ctypes
 import errno
@@ -8,7 +9,7 @@ import logging
 import os
 import resource
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from warmroute.policies.errors import ConfigError, WarmrouteError
 from warmroute.proxy.config import Address, TLSConfig
@@ -20,6 +21,7 @@ _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_THRESHOLD = -3
 _MIB = 1 << 20
+_BACKLOG = 4096
 
 # A request leaves no cycles, so a collection finds next to nothing: look seldom.
 _THRESHOLDS = (10_000, 20, 50)
@@ -86,6 +88,20 @@ def listening(key: str, address: Address) -> Iterator[None]:
             f"{key}: cannot listen on {address}: {reason}; choose another address, "
             "or stop what uses this one"
         ) from error
+
+
+async def listen(
+    factory: Callable[[], asyncio.BaseProtocol],
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+) -> tuple[asyncio.Server, tuple[str, int]]:
+    """Listen; returns the server and its address, with the port where 0 was asked."""
+    server = await asyncio.get_running_loop().create_server(
+        factory, host, port, ssl=tls, backlog=_BACKLOG
+    )
+    address = server.sockets[0].getsockname()
+    return server, (address[0], address[1])
 
 
 def server_tls(config: TLSConfig) -> ssl.SSLContext:

@@ -1,8 +1,7 @@
 """An engine's answer on its way to the client: its head, its bytes, its tokens."""
 
-from bisect import bisect_left
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.http.head import RequestHead
@@ -12,10 +11,10 @@ from warmroute.proxy.http.reframe import Reframer, without_transfer_encoding
 from warmroute.proxy.http.reply import error_event
 from warmroute.proxy.http.splice import UsageFilter
 from warmroute.proxy.http.watch import AnswerWatch, StreamWatch, Usage
-from warmroute.proxy.ledger.histogram import ITL_BOUNDS_S, Histogram
+from warmroute.proxy.ledger.histogram import Histogram
 
-_PROGRESS_S = 0.25
-_AFTER_FAILURE_S = 1.0
+_PROGRESS_S: Final = 0.25
+_AFTER_FAILURE_S: Final = 1.0
 
 
 class Owner(Protocol):
@@ -111,9 +110,7 @@ class Relay:
             if self._token_at is None:
                 self._owner.first_token(now)
             else:
-                gaps, gap_s = self._gaps, now - self._token_at
-                gaps.counts[bisect_left(ITL_BOUNDS_S, gap_s)] += 1
-                gaps.sum += gap_s
+                self._gaps.observe(now - self._token_at)
             self._token_at = now
         if self._reframer is not None:
             self._reframer.feed(piece)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.kv.seen import SeenBlocks
@@ -25,8 +26,8 @@ from warmroute.proxy.view.lookup import Lookup
 
 logger = logging.getLogger(__name__)
 
-_MAX_PINS = 65536
-_RESPONSES_PATH = "/v1/responses/"
+_MAX_PINS: Final = 65536
+_RESPONSES_PATH: Final = "/v1/responses/"
 
 
 class Router:

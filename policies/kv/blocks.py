@@ -13,7 +13,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from struct import Struct
-from typing import Literal, NewType
+from typing import Final, Literal, NewType
 
 from xxhash import xxh3_64_intdigest
 
@@ -22,12 +22,12 @@ from warmroute.policies.errors import PolicyError
 BlockHash = NewType("BlockHash", int)
 """Unsigned 64-bit hash of a block and of all blocks in front of it."""
 
-TEXT_BLOCK_BYTES = 256
+TEXT_BLOCK_BYTES: Final = 256
 """Size in bytes of a block of canonical text, in the estimated grade."""
 
 Grade = Literal["exact", "estimated"]
 
-_TOKEN_BYTES = 4
+_TOKEN_BYTES: Final = 4
 _text_blocks = Struct(f"{TEXT_BLOCK_BYTES}s").iter_unpack
 
 

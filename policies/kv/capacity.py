@@ -9,17 +9,18 @@ the Mooncake conversation trace), so the estimate grows at once and shrinks slow
 """
 
 from bisect import bisect_right
+from typing import Final
 
-_SHRINK = 0.9
-_GROW = 1.25
-_MAX_OVER_TOLD = 2.0
-_MIN_UNDER_TOLD = 0.25
-_STRIKES = 3
-_MIN_UNTOLD = 32_768
-_MAX_SAMPLES = 4096
-_MAX_SPAN = 2**27
-_WINDOW_HITS = 128
-_FULL = 0.8
+_SHRINK: Final = 0.9
+_GROW: Final = 1.25
+_MAX_OVER_TOLD: Final = 2.0
+_MIN_UNDER_TOLD: Final = 0.25
+_STRIKES: Final = 3
+_MIN_UNTOLD: Final = 32_768
+_MAX_SAMPLES: Final = 4096
+_MAX_SPAN: Final = 2**27
+_WINDOW_HITS: Final = 128
+_FULL: Final = 0.8
 
 
 class Capacity:

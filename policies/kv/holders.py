@@ -1,5 +1,7 @@
 """Who holds blocks: a tier of a backend, and how much it has."""
 
+from typing import Final
+
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.kv.recency import Recency
 from warmroute.policies.kv.run import Run
@@ -11,8 +13,8 @@ TIERS = ("gpu", "promised", "host", "disk")
 of an engine which announces its blocks: true from the dispatch on, and announced soon.
 """
 
-NUM_TIERS = len(TIERS)
-PROMISED = TIERS.index("promised")
+NUM_TIERS: Final = len(TIERS)
+PROMISED: Final = TIERS.index("promised")
 
 
 class Holder:

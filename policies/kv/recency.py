@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final
 
 from warmroute.policies.kv.run import Run
 
-_SLACK = 64
+_SLACK: Final = 64
 
 
 class Recency:

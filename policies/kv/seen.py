@@ -2,10 +2,11 @@
 
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
 # Probing a few blocks onward bridges overwritten ones: a later block of a chain was
 # sent only together with all blocks in front of it.
-_PROBES = 4
+_PROBES: Final = 4
 
 
 class SeenBlocks:

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import repeat
 from sys import getsizeof
+from typing import Final
 
 from warmroute.policies.kv.holders import Holders
 from warmroute.policies.kv.recency import Recency
@@ -12,15 +13,15 @@ from warmroute.policies.kv.run import Run
 # Bytes as CPython 3.11 allocates them, rounded up; a test holds the sum against
 # tracemalloc. A run is the object, its array, its dict of stamps, and its entries in
 # the parent and in a heap; a member is a stamp and an entry in its holder's heap.
-RUN_BYTES = 900
-MEMBER_BYTES = 240
-BLOCK_BYTES = 9
-KEY_BYTES = 110
-EXTRA_BYTES = 160
+RUN_BYTES: Final = 900
+MEMBER_BYTES: Final = 240
+BLOCK_BYTES: Final = 9
+KEY_BYTES: Final = 110
+EXTRA_BYTES: Final = 160
 
-_MIN_CUT_BLOCKS = 64
-_MAX_DICT_BYTES = 64
-_DICT_SLACK = 65_536
+_MIN_CUT_BLOCKS: Final = 64
+_MAX_DICT_BYTES: Final = 64
+_DICT_SLACK: Final = 65_536
 
 
 class Tree:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Annotated
 
-from warmroute.policies.routing.base import Candidate, Choice, Costs, Limits, Query
-from warmroute.policies.routing.pricing import price
+from warmroute.policies.routing.base import Candidate, Choice, Limits, Query
+from warmroute.policies.routing.pricing import choose_cheapest
 
 
 class ExpectedTtft:
@@ -51,44 +51,16 @@ class ExpectedTtft:
         self.decode_weight = decode_weight
         self.alpha_cap = alpha_cap
         self.tie_tolerance = tie_tolerance
-        self._rng = rng or Random()
+        self._draw = (rng or Random()).random
 
     def choose(self, query: Query, candidates: Sequence[Candidate]) -> Choice:
         """Price every candidate and choose the cheapest."""
-        flat, least, second = price(
-            query, candidates, self.stall_weight, self.decode_weight, self.alpha_cap
+        return choose_cheapest(
+            query,
+            candidates,
+            self.stall_weight,
+            self.decode_weight,
+            self.alpha_cap,
+            self.tie_tolerance,
+            self._draw,
         )
-        totals = flat[3::4]
-        index = totals.index(least)
-        limit = least + self.tie_tolerance * (flat[4 * index] + flat[4 * index + 1])
-        if second <= limit:
-            index = self._draw_among_equals(index, totals, limit, candidates)
-        matched, reason = candidates[index].matched_tokens, "load"
-        if matched:
-            reason = "prefix"
-            for one in candidates:
-                if one.matched_tokens > matched:
-                    reason = "load"
-                    break
-        return Choice(index, reason, Costs(flat))
-
-    def _draw_among_equals(
-        self,
-        best: int,
-        totals: Sequence[float],
-        limit: float,
-        candidates: Sequence[Candidate],
-    ) -> int:
-        """Draw from the ties; noise in learned speeds alone breaks none."""
-        least, first = totals[best], candidates[best]
-        matched, requests = first.matched_tokens, first.requests
-        equal = []
-        for index, total in enumerate(totals):
-            if total <= limit:
-                one = candidates[index]
-                if total == least or (
-                    one.matched_tokens == matched and one.requests == requests
-                ):
-                    equal.append(index)
-        # A tenth of the time of choice(), and even enough for so few.
-        return equal[int(self._rng.random() * len(equal))]

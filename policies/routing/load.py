@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import exp2
 from types import MappingProxyType
+from typing import Final
 
 from warmroute.policies.routing.base import Candidate, Query
 from warmroute.policies.routing.rates import Pool, SpeedClass
@@ -23,8 +24,8 @@ from warmroute.policies.routing.reservation import (
 
 __all__ = ["FleetLoad", "Reservation"]
 
-_REFRESH_S = 1.0
-_MAX_IDLE_CLASSES = 256
+_REFRESH_S: Final = 1.0
+_MAX_IDLE_CLASSES: Final = 256
 
 
 class FleetLoad:

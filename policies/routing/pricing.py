@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
+from typing import Final
 
-from warmroute.policies.routing.base import Candidate, Query
+from warmroute.policies.routing.candidate import Candidate, Choice, Costs, Query
 from warmroute.policies.routing.rates import SpeedClass
 
-_MAX_HEAD_PROGRESS = 0.95
+_MAX_HEAD_PROGRESS: Final = 0.95
+
+
+def choose_cheapest(
+    query: Query,
+    candidates: Sequence[Candidate],
+    stall_weight: float,
+    decode_weight: float,
+    alpha_cap: float,
+    tie_tolerance: float,
+    draw: Callable[[], float],
+) -> Choice:
+    """Price every candidate and choose the cheapest, ties by *draw* in [0, 1)."""
+    flat, least, second = price(
+        query, candidates, stall_weight, decode_weight, alpha_cap
+    )
+    totals = flat[3::4]
+    index = totals.index(least)
+    limit = least + tie_tolerance * (flat[4 * index] + flat[4 * index + 1])
+    if second <= limit:
+        equal = _equals(index, totals, limit, candidates)
+        # A tenth of the time of choice(), and even enough for so few.
+        index = equal[int(draw() * len(equal))]
+    matched, reason = candidates[index].matched_tokens, "load"
+    if matched:
+        reason = "prefix"
+        for one in candidates:
+            if one.matched_tokens > matched:
+                reason = "load"
+                break
+    return Choice(index, reason, Costs(flat))
+
+
+def _equals(
+    best: int, totals: list[float], limit: float, candidates: Sequence[Candidate]
+) -> list[int]:
+    """List the ties of *best*; noise in learned speeds alone breaks none."""
+    least, first = totals[best], candidates[best]
+    matched, requests = first.matched_tokens, first.requests
+    equal = []
+    for index, total in enumerate(totals):
+        if total <= limit:
+            one = candidates[index]
+            if total == least or (
+                one.matched_tokens == matched and one.requests == requests
+            ):
+                equal.append(index)
+    return equal
 
 
 def price(

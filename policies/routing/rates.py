@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-COLD_RATE = 8000.0
+from typing import Final
+
+COLD_RATE: Final = 8000.0
 """Prefill tokens per second assumed of a class that nothing is known of."""
 
-COLD_OUTPUT_TOKENS = 256.0
+COLD_OUTPUT_TOKENS: Final = 256.0
 """Length of an answer assumed of a pool that nothing is known of."""
 
-WINDOW_S = 60
+WINDOW_S: Final = 60
 """Length of the window over which utilisation is taken."""
 
-_COLD_WEIGHT_S = 1.0  # busy seconds after which a class outweighs its prior
-_OUTPUT_GAIN = 0.01
-_ITL_GAIN = 0.02
-_ITL_STEP = 4.0  # one stream may move the scale by this factor at most
-_OUTPUT_STEP = 10.0
+_COLD_WEIGHT_S: Final = 1.0  # busy seconds after which a class outweighs its prior
+_OUTPUT_GAIN: Final = 0.01
+_ITL_GAIN: Final = 0.02
+_ITL_STEP: Final = 4.0  # one stream may move the scale by this factor at most
+_OUTPUT_STEP: Final = 10.0
 
 
 class Pool:

@@ -17,20 +17,21 @@ when a later request shows one, or when the rate says so, and teaches nothing.
 from __future__ import annotations
 
 from math import exp2
+from typing import Final
 
 from warmroute.policies.routing.base import Candidate
 
-SHRINK_S = 150.0
+SHRINK_S: Final = 150.0
 """K: busy seconds at which a backend's own rate weighs as much as its class's."""
 
-HALF_LIFE_S = 600.0
+HALF_LIFE_S: Final = 600.0
 """Seconds without a sample in which a backend's own sums lose half their weight."""
 
-_KEEP = 0.995
-_MIN_SAMPLE_TOKENS = 64
-_MAX_SLOWDOWN = 20.0  # a sample may look this much slower than expected
-_SLACK_S = 1.0
-_MIN_ITL_TOKENS = 16
+_KEEP: Final = 0.995
+_MIN_SAMPLE_TOKENS: Final = 64
+_MAX_SLOWDOWN: Final = 20.0  # a sample may look this much slower than expected
+_SLACK_S: Final = 1.0
+_MIN_ITL_TOKENS: Final = 16
 
 _PREFILL, _DECODE, _DONE = range(3)
 _STAGES = ("prefill", "decode", "done")

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from warmroute.policies.errors import ClientError
 from warmroute.policies.registry import explain_unknown
@@ -10,10 +11,10 @@ from warmroute.proxy.fleet.backend import Backend
 
 logger = logging.getLogger(__name__)
 
-MAX_CACHED = 1024
-MAX_SHOWN = 20
-MAX_NAME = 128
-INFINITY = math.inf
+MAX_CACHED: Final = 1024
+MAX_SHOWN: Final = 20
+MAX_NAME: Final = 128
+INFINITY: Final = math.inf
 
 
 class Routes:

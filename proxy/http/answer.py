@@ -1,5 +1,7 @@
 """The head of an engine's answer: what the proxy reads, what it passes on."""
 
+from typing import Final
+
 # What ends with this connection, and the id that the proxy writes itself.
 _DROPPED = (
     b"connection",
@@ -9,7 +11,7 @@ _DROPPED = (
     b"trailer",
     b"x-request-id",
 )
-_DROPPED_LINES = tuple(b"\r\n%b:" % name for name in _DROPPED)
+_DROPPED_LINES: Final = tuple(b"\r\n%b:" % name for name in _DROPPED)
 
 
 class Answer:

@@ -1,9 +1,11 @@
 """What passes from a client's head to an engine, and what the proxy adds."""
 
+from typing import Final
+
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.http.head import RequestHead
 
-_TRACEPARENT = frozenset({b"traceparent"})
+_TRACEPARENT: Final = frozenset({b"traceparent"})
 
 
 class Forwarding:

@@ -3,13 +3,14 @@
 import os
 import re
 from itertools import count
+from typing import Final
 
 from warmroute.policies.errors import ClientError
 
 Headers = list[tuple[bytes, bytes]]
 
 # RFC 9110 section 7.6.1, and what is re-authored with the body.
-_HOP_BY_HOP = frozenset(
+_HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -26,8 +27,8 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # Read by the proxy, once each; a second one would be ambiguous.
-_SINGLE = frozenset({b"host", b"authorization", b"content-type"})
-_OWN = _HOP_BY_HOP | {
+_SINGLE: Final = frozenset({b"host", b"authorization", b"content-type"})
+_OWN: Final = _HOP_BY_HOP | {
     b"host",
     b"authorization",
     b"x-request-id",
@@ -36,7 +37,7 @@ _OWN = _HOP_BY_HOP | {
     b"x-forwarded-host",
     b"x-warmroute-explain",
 }
-_INTERESTING = _OWN | {
+_INTERESTING: Final = _OWN | {
     b"content-type",
     b"content-encoding",
     b"x-session-id",
@@ -44,9 +45,9 @@ _INTERESTING = _OWN | {
     b"traceparent",
     b"user-agent",
 }
-_AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
-_ID_START = os.urandom(8).hex().encode()
+_AUTHORITY: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
+_ID_START: Final = os.urandom(8).hex().encode()
 _id_counts = count()
 
 

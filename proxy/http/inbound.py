@@ -5,19 +5,19 @@ Pipelined requests wait their turn here, and nothing more is read while they wai
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.http.head import RequestHead
+from warmroute.proxy.http.outbox import Outbox
 from warmroute.proxy.http.read_limits import ReadLimits, body_too_large
 from warmroute.proxy.http.reply import error_answer
 from warmroute.proxy.http.request_reader import RequestReader
 
 __all__ = ["ClientConnection", "Port", "ReadLimits", "Work"]
 
-_NEVER = float("inf")
-_LINGER_S = 5.0
+_NEVER: Final = float("inf")
+_LINGER_S: Final = 5.0
 
 
 class Work(Protocol):
@@ -43,6 +43,7 @@ class Port(Protocol):
     """The listener that a connection belongs to."""
 
     read_limits: ReadLimits
+    outbox: Outbox
     is_draining: bool
 
     def opened(self, connection: "ClientConnection") -> bool:
@@ -66,12 +67,10 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         *("_is_choked", "_is_starting", "_port", "_reader", "_reading_paused"),
         *("_unsent", "_work"),
-        *("deadline", "peer", "transport", "write"),
+        *("deadline", "peer", "transport"),
     )
 
     transport: asyncio.Transport
-    write: Callable[[bytes], None]
-    """Send bytes of the answer."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
@@ -89,12 +88,16 @@ class ClientConnection(asyncio.Protocol):
 
     # what work may do
 
+    def write(self, data: bytes) -> None:
+        """Send bytes of the answer."""
+        self._port.outbox.write(self.transport, data)
+
     def finished(self, *, keep_alive: bool) -> None:
         """End the current answer and turn to the next request, or close."""
         self._work = None
         if not keep_alive or self._port.is_draining:
             self.deadline = time.monotonic() + _LINGER_S
-            self.transport.close()
+            self._close()
             return
         self.deadline = time.monotonic() + self._port.read_limits.keep_alive_s
         self._turn()
@@ -102,6 +105,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut the connection, so that a truncated answer shows as one."""
         self._work = None
+        self._port.outbox.flush()
         self.transport.abort()
 
     def expire(self) -> None:
@@ -121,25 +125,24 @@ class ClientConnection(asyncio.Protocol):
                 )
             )
         else:
-            self.transport.close()
+            self._close()
 
     def drain(self) -> None:
         """Close now if nothing is being answered; else after the answer."""
         if self._work is None and not self._reader.message_bytes:
-            self.transport.close()
+            self._close()
 
     def shut_down(self) -> None:
         """Close now, whatever is being answered."""
         if self._work is not None:
             self._work.interrupted()
-        self.transport.close()
+        self._close()
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to wait for a request."""
         self.transport = transport  # type: ignore[assignment]
-        self.write = self.transport.write
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = str(peer[0]).encode()
@@ -216,6 +219,10 @@ class ClientConnection(asyncio.Protocol):
 
     # internals
 
+    def _close(self) -> None:
+        self._port.outbox.flush()
+        self.transport.close()
+
     def _turn(self) -> None:
         """Turn to the next request, or to reading it, unless the client is choked."""
         reader = self._reader
@@ -282,6 +289,7 @@ class ClientConnection(asyncio.Protocol):
         # Closing with unread bytes would reset the connection and with it the
         # answer, so what still comes is read and dropped for a while.
         self.deadline = time.monotonic() + _LINGER_S
+        self._port.outbox.flush()
         if self.transport.can_write_eof():
             self.transport.write_eof()
         if self._reading_paused and not self.transport.is_closing():

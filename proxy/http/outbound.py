@@ -6,39 +6,19 @@ idle, is closed and never used again: response smuggling ends here.
 """
 
 import asyncio
-from typing import Protocol
+from typing import Final
 
 import httptools
 
 from warmroute.proxy.http.answer import Answer
+from warmroute.proxy.http.chunk import content_start
+from warmroute.proxy.http.outbox import Outbox
+from warmroute.proxy.http.receiver import Receiver, Sink
 from warmroute.proxy.http.repeat import RepeatedHead
 
 __all__ = ["MAX_HEAD_BYTES", "Answer", "Receiver", "Sink", "UpstreamConnection"]
 
-MAX_HEAD_BYTES = 65536
-
-
-class Sink(Protocol):
-    """Who takes the bytes of an answer."""
-
-    def body(self, piece: bytes) -> None:
-        """See a piece of the body without its framing, before `data`."""
-
-    def data(self, data: bytes) -> None:
-        """Take bytes as received; called with none for a head without a body."""
-
-
-class Receiver(Protocol):
-    """Who takes an engine's answer; one exchange of the data port."""
-
-    def answer_started(self, answer: Answer) -> "Sink":
-        """Take the head; the body goes to what this returns."""
-
-    def answer_ended(self) -> None:
-        """Learn that the answer is complete."""
-
-    def answer_lost(self, reason: str) -> None:
-        """Learn that the connection failed before the answer was complete."""
+MAX_HEAD_BYTES: Final = 65536
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -46,14 +26,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         *("_answer", "_at_boundary", "_bodiless", "_complete", "_early", "_excess"),
-        *("_head", "_headers_seen", "_keep_alive", "_known", "_parser", "_piece"),
-        *("_receiver",),
-        *("_sink", "_tail", "has_answered", "is_reused", "released_at", "transport"),
+        *("_head", "_headers_seen", "_in_chunks", "_keep_alive", "_known", "_parser"),
+        *("_outbox", "_piece", "_receiver", "_sink", "_tail"),
+        *("has_answered", "is_reused", "released_at", "transport"),
     )
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self._parser = httptools.HttpResponseParser(self)
         self._receiver: Receiver | None = None
         self._sink: Sink | None = None
@@ -65,6 +46,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._excess = False
         self._keep_alive = True
         self._at_boundary = True
+        self._in_chunks = False
         self._piece = self._tail = b""
         self._headers_seen = False
         self._complete = False
@@ -98,13 +80,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._answer = None
         self._headers_seen = self._complete = self.has_answered = False
         self._at_boundary = True
-        transport = self.transport
+        self._in_chunks = False
         # One segment for small requests; no copy of the large ones.
         if len(body) < 16384:
-            transport.write(head + body)
+            self._outbox.write(self.transport, head + body)
         else:
-            transport.write(head)
-            transport.write(body)
+            self._outbox.write(self.transport, head)
+            self._outbox.write(self.transport, body)
 
     def abort(self) -> None:
         """Close at once; the engine sees the client as gone."""
@@ -145,14 +127,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._repeat(receiver, known.head, data, end)
             else:
                 self._read_head(receiver, data)
-        else:
-            self._tail = data if len(data) > 4 else self._tail[-4:] + data
-            if not self._feed(data):
-                return
-            if self._complete and not self._fits(self._answer, data):
-                return
-            if self._sink is not None:
-                self._sink.data(data)
+        elif not self._take(self._answer, data):
+            return
         if self._complete:
             self._finish()
 
@@ -190,6 +166,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_chunk_header(self) -> None:
         """Note that a chunk has begun."""
         self._at_boundary = False
+        self._in_chunks = True
 
     def on_chunk_complete(self) -> None:
         """Note that an own chunk could follow."""
@@ -201,6 +178,28 @@ class UpstreamConnection(asyncio.Protocol):
         self._keep_alive = self._parser.should_keep_alive()
 
     # internals
+
+    def _take(self, answer: Answer, data: bytes) -> bool:
+        """Hand on bytes behind the head; False when they broke the answer."""
+        sink = self._sink
+        assert sink is not None  # set with the answer
+        if (
+            self._in_chunks
+            and self.at_chunk_boundary
+            and (start := content_start(data))
+        ):
+            # Between two chunks llhttp would say nothing new of a whole one.
+            self._tail = b""
+            sink.body(data[start:-2])
+            sink.data(data)
+            return True
+        self._tail = data if len(data) > 4 else self._tail[-4:] + data
+        if not self._feed(data):
+            return False
+        if self._complete and not self._fits(answer, data):
+            return False
+        sink.data(data)
+        return True
 
     def _feed(self, data: bytes) -> bool:
         try:

@@ -7,11 +7,13 @@ length, can be nothing else than that head; so it need not be parsed again.
 """
 
 import re
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 Head = TypeVar("Head")
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)(?=\r\n|$)", re.IGNORECASE)
+_LENGTH: Final = re.compile(
+    rb"\r\ncontent-length:[ \t]*([0-9]+)(?=\r\n|$)", re.IGNORECASE
+)
 
 
 class RepeatedHead(Generic[Head]):

@@ -1,10 +1,12 @@
 """Answers that the proxy authors itself, in OpenAI's error shape."""
 
+from typing import Final
+
 import msgspec
 
 from warmroute.policies.errors import ClientError
 
-_REASONS = {
+_REASONS: Final = {
     200: b"OK",
     400: b"Bad Request",
     401: b"Unauthorized",
@@ -21,7 +23,7 @@ _REASONS = {
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
 }
-_TYPES = {
+_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",

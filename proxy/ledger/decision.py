@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from itertools import chain
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from warmroute.policies.kv.blocks import TEXT_BLOCK_BYTES
 from warmroute.policies.routing.base import Cost, Costs
 from warmroute.proxy.ledger.flow import Flow
 from warmroute.proxy.ledger.tokens import Classes, TokenClasses, classify
 
-_MAX_TEXT = 256
-_RECORD_BYTES = 640
-_CANDIDATE_BYTES = 64
-_BLOCK_SIZE = 16  # of an engine that does not tell; the view takes it so, too
+_MAX_TEXT: Final = 256
+_RECORD_BYTES: Final = 640
+_CANDIDATE_BYTES: Final = 64
+_BLOCK_SIZE: Final = 16  # of an engine that does not tell; the view takes it so, too
 _COST_KEYS = ("wait_s", "miss_s", "decode_s", "total_s")
 
 

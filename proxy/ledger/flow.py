@@ -1,7 +1,5 @@
 """Flows: the counters of one model on one backend."""
 
-from bisect import bisect_left
-
 from warmroute.proxy.ledger.histogram import (
     DURATION_BOUNDS_S,
     ITL_BOUNDS_S,
@@ -39,19 +37,15 @@ class Flow:
         self.tokens = TokenTotals()
 
     def end(self, status: int, duration_s: float, ttft_s: float | None) -> None:
-        """Count the end of a request; the histograms' `observe` is inlined."""
+        """Count the end of a request."""
         self.in_flight -= 1
         try:
             self.codes[status] += 1
         except KeyError:
             self.codes[status] = 1
-        histogram = self.duration
-        histogram.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
-        histogram.sum += duration_s
+        self.duration.observe(duration_s)
         if ttft_s is not None:
-            histogram = self.first_token
-            histogram.counts[bisect_left(TTFT_BOUNDS_S, ttft_s)] += 1
-            histogram.sum += ttft_s
+            self.first_token.observe(ttft_s)
 
     def count_tokens(
         self, classes: Classes, predicted: int, cached: int | None

@@ -1,20 +1,20 @@
 """The ledger: one record a request, and the counts behind every metric."""
 
 import logging
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.ledger.flow import Flow
 from warmroute.proxy.ledger.histogram import ROUTING_BOUNDS_S, Histogram
 from warmroute.proxy.ledger.tokens import TokenTotals
 
-REASONS = frozenset({"prefix", "load", "session", "pin", "only", "fallback"})
-OTHER = "other"
+REASONS: Final = frozenset({"prefix", "load", "session", "pin", "only", "fallback"})
+OTHER: Final = "other"
 
-_MAX_LABELS = 256
-_WARNING_GAP_S = 1.0
+_MAX_LABELS: Final = 256
+_WARNING_GAP_S: Final = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,8 @@ class Ledger:
             routing_s: Seconds from the parsed request to the decision.
         """
         self._enter(decision)
-        routing, ring = self.routing, self._ring
-        routing.counts[bisect_left(ROUTING_BOUNDS_S, routing_s)] += 1
-        routing.sum += routing_s
+        self.routing.observe(routing_s)
+        ring = self._ring
         ring.append(decision)
         self._bytes += decision.size_bytes
         while len(ring) > self._max_records or self._bytes > self._max_bytes:

@@ -2,12 +2,13 @@
 
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
 from warmroute.proxy.prompt.bodies import Prompts
 
-BYTES_PER_ID = 4
-MAX_PIECES = 64
-MAX_KEPT_BYTES = 4 << 20
+BYTES_PER_ID: Final = 4
+MAX_PIECES: Final = 64
+MAX_KEPT_BYTES: Final = 4 << 20
 
 
 class Batch:

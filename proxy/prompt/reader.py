@@ -1,8 +1,7 @@
-"""What a request asks for: its prompts, in the grade that can be known."""
+"""Request bodies on their way to prompts, in the grade that can be known."""
 
-from array import array
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final
 
 import msgspec
 
@@ -12,6 +11,7 @@ from warmroute.proxy.prompt.batch import BYTES_PER_ID, Batch
 from warmroute.proxy.prompt.bodies import UNREADABLE, Body, read_any_json
 from warmroute.proxy.prompt.density import PRIOR_BYTES_PER_TOKEN, Density, Sums
 from warmroute.proxy.prompt.form import find_fields
+from warmroute.proxy.prompt.prompt import Grade, Piece, Prompt
 from warmroute.proxy.prompt.roots import Roots
 from warmroute.proxy.prompt.shapes import (
     Shape,
@@ -21,66 +21,7 @@ from warmroute.proxy.prompt.shapes import (
     known_paths,
 )
 
-Grade = Literal["exact", "estimated", "none"]
-
-
-class Piece(msgspec.Struct, gc=False):
-    """One prompt of a request; a body may hold several.
-
-    Args:
-        num_tokens: Exact in grade exact, else estimated from the bytes.
-        root: Seed of the block hash chain; covers model, LoRA and salt.
-        tokens: Token ids (grade exact).
-        text: Canonical bytes (grade estimated).
-    """
-
-    num_tokens: int
-    root: int
-    tokens: "array[int] | None" = None
-    text: bytes | None = None
-
-
-class Prompt(msgspec.Struct, gc=False):
-    """What routing needs to know of one request body.
-
-    Args:
-        kind: Shape of the body, after its path, such as ``chat``; ``none`` for a
-            path that carries no prompt.
-        model: As the body names it.
-        grade: ``none`` means no prompt, or none that could be read: by load.
-        pieces: The prompts, empty ones left out, at most 64.
-        num_tokens: Over all prompts, those beyond the 64 included.
-        stream: The answer comes as events.
-        wants_usage: The answer carries usage without our doing.
-        can_inject_usage: ``stream_options`` may be spliced into the body.
-        session: Key of affinity found in the body.
-        pin: Response id or request id whose backend this request must reach.
-        max_tokens: Bound on the answer, where the body gives one.
-        has_media: Images, audio or video are among the prompt.
-        text_bytes: Canonical bytes over all prompts (grade estimated).
-        bytes_per_token: Of the model, as it was at the reading.
-        sums: What the engine's count of its tokens teaches; None before the model's
-            first report, and for a prompt that does not teach.
-    """
-
-    kind: str = "none"
-    model: str | None = None
-    grade: Grade = "none"
-    pieces: tuple[Piece, ...] = ()
-    num_tokens: int = 0
-    stream: bool = False
-    wants_usage: bool = True
-    can_inject_usage: bool = False
-    session: str | None = None
-    pin: str | None = None
-    max_tokens: int | None = None
-    has_media: bool = False
-    text_bytes: int = 0
-    bytes_per_token: float = PRIOR_BYTES_PER_TOKEN
-    sums: Sums | None = None
-
-
-_JSON = b"application/json"
+_JSON: Final = b"application/json"
 
 
 class PromptReader:

@@ -1,6 +1,7 @@
 """Seeds of the block hash chains: one for each separate cache."""
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -8,8 +9,8 @@ from warmroute.adapters.base import ModelCard
 from warmroute.policies.kv.blocks import Grade, root_hash
 from warmroute.proxy.prompt.bodies import Body
 
-MAX_ROOTS = 1024
-_MAX_NAME_CHARS = 256
+MAX_ROOTS: Final = 1024
+_MAX_NAME_CHARS: Final = 256
 
 
 def event_root(

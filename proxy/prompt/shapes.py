@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ from warmroute.proxy.prompt.bodies import (
 from warmroute.proxy.prompt.transcript import Transcript, digest_json, join_plain_chat
 
 
-class Shape(msgspec.Struct, frozen=True, gc=False):
+class Shape:
     """One kind of body.
 
     Args:
@@ -33,11 +33,24 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
             step, None for all others; the bytes are those that *collect* gives.
     """
 
-    kind: str
-    decode: Callable[[bytes], Body]
-    collect: Callable[[Any, Batch], bool]
-    has_stream_options: bool = False
-    join: Callable[[Any], bytes | None] | None = None
+    __slots__ = ("collect", "decode", "has_stream_options", "join", "kind")
+
+    def __init__(
+        self,
+        kind: str,
+        decode: Callable[[bytes], Body],
+        collect: Callable[[Any, Batch], bool],
+        has_stream_options: bool = False,
+        join: Callable[[Any], bytes | None] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.decode = decode
+        self.collect = collect
+        self.has_stream_options = has_stream_options
+        self.join = join
+
+    def __repr__(self) -> str:
+        return f"<Shape {self.kind}>"
 
 
 def collect_chat(body: ChatBody, batch: Batch) -> bool:
@@ -160,9 +173,9 @@ _decode_pairs = msgspec.json.Decoder(PairsBody).decode
 _decode_messages = msgspec.json.Decoder(MessagesBody).decode
 _decode_generate = msgspec.json.Decoder(GenerateBody).decode
 
-PROMPTLESS = Shape("none", decode_fields, collect_nothing)
-_CHAT = Shape("chat", _decode_chat, collect_chat, True, join_plain_chat)
-_SHAPES = {
+PROMPTLESS: Final = Shape("none", decode_fields, collect_nothing)
+_CHAT: Final = Shape("chat", _decode_chat, collect_chat, True, join_plain_chat)
+_SHAPES: Final = {
     "completions": Shape(
         "completions", _decode_completion, collect_completion, True, join_completion
     ),
@@ -179,8 +192,8 @@ _SHAPES = {
     "detokenize": Shape("detokenize", decode_fields, collect_nothing),
     "abort_request": Shape("abort_request", decode_fields, collect_nothing),
 }
-_MAX_PATHS = 256
-_MAX_PATH_CHARS = 128
+_MAX_PATHS: Final = 256
+_MAX_PATH_CHARS: Final = 128
 known_paths: dict[str, Shape] = {}
 """The paths met last, for a look-up without a call; `find_shape` fills it."""
 

@@ -8,10 +8,11 @@ contains (0xF5 ... 0xFF), so no text can imitate the structure, and none is esca
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import astuple
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from warmroute.proxy.prompt.bodies import (
@@ -25,24 +26,25 @@ from warmroute.proxy.prompt.bodies import (
     ToolCall,
 )
 
-ROLE = b"\xff"
-TEXT = b"\xfe"
-FIELD = b"\xfd"
-VALUE = b"\xfc"
-PART = b"\xfb"
-OPEN = b"\xfa"
-CLOSE = b"\xf9"
-CALL = b"\xf8"
-ARGUMENTS = b"\xf7"
-MEDIA = b"\xf6"
-ITEM = b"\xf5"
+ROLE: Final = b"\xff"
+TEXT: Final = b"\xfe"
+FIELD: Final = b"\xfd"
+VALUE: Final = b"\xfc"
+PART: Final = b"\xfb"
+OPEN: Final = b"\xfa"
+CLOSE: Final = b"\xf9"
+CALL: Final = b"\xf8"
+ARGUMENTS: Final = b"\xf7"
+MEDIA: Final = b"\xf6"
+ITEM: Final = b"\xf5"
 
-_ROLES = {
+_ROLES: Final = {
     role: ROLE + role.encode()
     for role in ("system", "developer", "user", "assistant", "tool", "function")
 }
-_ROLE_TEXTS = {role: front + TEXT for role, front in _ROLES.items()}
-_TEXT_TYPES = frozenset(
+_ROLE_TEXTS: Final = {role: front + TEXT for role, front in _ROLES.items()}
+_NO_OTHERS: Final = [None] * (len(Message.__struct_fields__) - 2)
+_TEXT_TYPES: Final = frozenset(
     (None, "text", "input_text", "output_text", "reasoning_text", "summary_text")
 )
 _MEDIA_FIELDS = (
@@ -52,10 +54,10 @@ _MEDIA_FIELDS = (
 )
 _ITEM_TEXTS = ("name", "call_id", "encrypted_content")
 _ITEM_VALUES = ("arguments", "input", "action", "code")
-_EMPTY_JSON = frozenset((b"", b"null", b"[]", b"{}"))
+_EMPTY_JSON: Final = frozenset((b"", b"null", b"[]", b"{}"))
 
-_MEMO_ENTRIES = 128
-_MEMO_BYTES = 65536
+_MEMO_ENTRIES: Final = 128
+_MEMO_BYTES: Final = 65536
 
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.decode
@@ -110,19 +112,9 @@ def join_plain_chat(body: ChatBody) -> bytes | None:
         return None
     out = []
     for message in body.messages:
-        content = message.content
-        if (
-            type(content) is not str
-            or message.tool_calls is not None
-            or message.tool_call_id is not None
-            or message.name is not None
-            or message.reasoning_content is not None
-            or message.reasoning is not None
-            or message.function_call is not None
-            or message.audio is not None
-        ):
+        role, content, *others = astuple(message)
+        if type(content) is not str or others != _NO_OTHERS:
             return None
-        role = message.role
         out.append(_ROLE_TEXTS.get(role) or ROLE + role.encode() + TEXT)
         out.append(content.encode())
     return b"".join(out)

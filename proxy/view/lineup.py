@@ -1,12 +1,13 @@
 """The candidates of a request as the view knows them, worked out once for many."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from warmroute.policies.kv.holders import NUM_TIERS
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.view.mirror import Mirror
 
-_MAX_SPREADS = 4096
+_MAX_SPREADS: Final = 4096
 
 
 class Lineup:

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from math import ceil
+from typing import Final
 
 from warmroute.policies.kv.blocks import TEXT_BLOCK_BYTES, hash_text, hash_tokens
 from warmroute.policies.kv.match import find_reaches
@@ -13,12 +14,12 @@ from warmroute.proxy.prompt import Piece
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.mirror import Mirror
 
-MAX_BLOCKS = 16_384
+MAX_BLOCKS: Final = 16_384
 """Blocks hashed of one piece; those behind count as not cached."""
 
-_MAX_TEXT_BYTES = TEXT_BLOCK_BYTES * MAX_BLOCKS
-_MAX_LIST_BLOCKS = 1024
-_ESTIMATE_ERROR = 0.1
+_MAX_TEXT_BYTES: Final = TEXT_BLOCK_BYTES * MAX_BLOCKS
+_MAX_LIST_BLOCKS: Final = 1024
+_ESTIMATE_ERROR: Final = 0.1
 
 
 class Chain:

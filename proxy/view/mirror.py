@@ -1,13 +1,14 @@
 """What the view keeps of one backend beside its blocks."""
 
 from collections.abc import Callable
+from typing import Final
 
 from warmroute.policies.kv.capacity import Capacity
 from warmroute.proxy.view.trust import Trust
 
 WasRemoved = Callable[[int, float], bool]
 
-_SILENT_REPORTS = 8
+_SILENT_REPORTS: Final = 8
 
 
 class Mirror:

@@ -23,6 +23,7 @@ first out, bounded by a learned capacity. What keeps it consistent:
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, nextafter
+from typing import Final
 
 from warmroute.policies.kv.capacity import Capacity
 from warmroute.policies.kv.holders import TIERS
@@ -35,10 +36,10 @@ from warmroute.proxy.view.lookup import Lookup, Ticket
 from warmroute.proxy.view.mirror import Mirror, WasRemoved
 from warmroute.proxy.view.trust import Trust
 
-DEFAULT_BLOCK_SIZE = 16
+DEFAULT_BLOCK_SIZE: Final = 16
 
-_MAX_LINEUPS = 256
-_GRACE_S = 0.1
+_MAX_LINEUPS: Final = 256
+_GRACE_S: Final = 0.1
 
 Facts = Callable[[], dict[str, object]]
 

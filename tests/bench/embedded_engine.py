@@ -10,7 +10,9 @@
 - The model's share of the time while decoding; the rest is the engine's frame.
 
 Without --model it is SmolLM2-135M-Instruct, fetched once into the cache. Medians of
-the repeats; the machine must be otherwise idle for the seconds, less so for ratios.
+the repeats. On a busy machine, bind the process to one core and count CPU seconds:
+
+    taskset -c 0 python tests/bench/embedded_engine.py --cpu
 """
 
 import argparse
@@ -49,15 +51,21 @@ class Watch(EngineObserver):
         self.ttft_s = ttft_s
 
 
+Clock = Callable[[], float]
+
+
 class TimedLlama(Llama):
     """Count the seconds spent in the model."""
 
-    spent_s = 0.0
+    def __init__(self, timed: Llama, clock: Clock) -> None:
+        super().__init__(timed.config, timed.weights)
+        self.clock = clock
+        self.spent_s = 0.0
 
     def forward(self, batch: Batch, store: KVStore) -> F32:
-        start = time.perf_counter()
+        start = self.clock()
         logits = super().forward(batch, store)
-        self.spent_s += time.perf_counter() - start
+        self.spent_s += self.clock() - start
         return logits
 
 
@@ -100,8 +108,8 @@ class Bench:
             given = {"max_tokens": DECODED, "temperature": 0.0, "ignore_eos": True}
             request = GenerationRequest("bench", self.prompt(CONTEXT), **given)
             async for _ in self.engine.submit(request):
-                times.append(time.perf_counter())
-                if min(map(len, arrivals)) == 0:
+                times.append(self.model.clock())
+                if len(times) == 1:
                     model_s = self.model.spent_s
 
         await asyncio.gather(*(one() for _ in range(num_sequences)))
@@ -170,13 +178,15 @@ async def best_of_eight(bench: Bench) -> dict[str, float]:
     return {"best_of_8_blocks": blocks, "best_of_8_slots": blocks * BLOCK}
 
 
-async def measure(path: str | None, repeats: int, only: str) -> dict[str, float]:
+async def measure(
+    path: str | None, repeats: int, only: str, clock: Clock
+) -> dict[str, float]:
     watch = Watch()
     options = EngineOptions(num_blocks=256, block_size=BLOCK)
     loaded = load_model(path)
-    model = TimedLlama(loaded.model.config, loaded.model.weights)
+    model = TimedLlama(loaded.model, clock)
     loaded = LoadedModel(model, loaded.tokenizer, loaded.name)
-    engine = Engine(loaded, options, observer=watch)
+    engine = Engine(loaded, options, clock=clock, observer=watch)
     await engine.start()
     bench = Bench(engine, model, watch)
     try:
@@ -201,8 +211,10 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--cpu", action="store_true", help="count CPU seconds")
     given = parser.parse_args()
-    results = asyncio.run(measure(given.model, given.repeats, given.only))
+    clock = time.process_time if given.cpu else time.perf_counter
+    results = asyncio.run(measure(given.model, given.repeats, given.only, clock))
     if given.json:
         print(json.dumps(results, indent=2))
         return

@@ -47,21 +47,22 @@ async def test_engine_sees_the_close_mid_stream(start_rig: StartRig) -> None:
 
 
 async def test_client_that_leaves_while_connecting_is_never_sent(
-    start_rig: StartRig,
+    start_rig: StartRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leaving before the engine is connected sends it nothing."""
     rig = await start_rig(answer_ok)
     connecting = asyncio.Event()
     proceed = asyncio.Event()
-    connect = rig.app.port.connect
+    client = await rig.connect()
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
 
-    async def slow_connect(backend):  # type: ignore[no-untyped-def]
+    async def slow_connect(*args, **options):  # type: ignore[no-untyped-def]
         connecting.set()
         await proceed.wait()
-        return await connect(backend)
+        return await connect(*args, **options)
 
-    rig.app.port.connect = slow_connect  # type: ignore[method-assign]
-    client = await rig.connect()
+    monkeypatch.setattr(loop, "create_connection", slow_connect)
     await client.send(post(chat()))
     await connecting.wait()
     client.close()

@@ -11,6 +11,7 @@ from warmroute.policies.errors import ClientError
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.inbound import ClientConnection
 from warmroute.proxy.http.outbound import Answer, UpstreamConnection
+from warmroute.proxy.http.outbox import Outbox
 
 
 class FakeTransport(asyncio.Transport):
@@ -53,6 +54,11 @@ class FakeTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.paused = False
+
+
+def unheld() -> Outbox:
+    """Make an outbox that sends at once."""
+    return Outbox(lambda flush: flush())
 
 
 class FakeLimits(NamedTuple):
@@ -106,6 +112,7 @@ class FakePort:
 
     def __init__(self, limits: FakeLimits, *, answers_at_once: bool = True) -> None:
         self.read_limits: Any = limits
+        self.outbox = unheld()
         self.is_draining = False
         self.is_full = False
         self.answers_at_once = answers_at_once
@@ -197,7 +204,7 @@ class FakeReceiver:
 
 def upstream() -> tuple[UpstreamConnection, FakeTransport]:
     """Make a connection to an engine that is only bytes."""
-    connection, transport = UpstreamConnection(), FakeTransport()
+    connection, transport = UpstreamConnection(unheld()), FakeTransport()
     connection.connection_made(transport)
     return connection, transport
 

@@ -291,5 +291,7 @@ class TestDetection:
             await detect(ask(engine, timeout_s=0.05), [])
 
     def test_names_the_engines_known_for_one_that_is_not(self) -> None:
-        with pytest.raises(ConfigError, match=r"known: openai, sglang, vllm.*'vllm'"):
+        with pytest.raises(
+            ConfigError, match=r"known: embedded, openai, sglang, vllm.*'vllm'"
+        ):
             adapters.get("vlm")

@@ -74,45 +74,97 @@ def test_unsampled_blocks_reach_no_shadow() -> None:
     assert all(30 <= len(one) <= 50 for one in shadows)
 
 
-class TestContest:
-    def test_a_sample_hits_like_the_whole(self) -> None:
-        """Hit ratios of shadows over a tenth are near those of whole caches."""
-        rng = Random(3)
-        blocks = [int(rng.expovariate(1 / 4000)) for _ in range(60_000)]
-        whole = Shadow(Lru(capacity=2000, clock=FakeClock()))
-        for block in blocks:
-            whole.use(block, BlockFacts(0), None)
-        contest = Contest([Lru(capacity=200, clock=FakeClock())], 0.1)
-        sampled = [one for one in blocks if contest._samples(one)]
-        shadow = Shadow(Lru(capacity=200, clock=FakeClock()))
-        for block in sampled:
-            shadow.use(block, BlockFacts(0), None)
-        assert whole.hits / len(blocks) == pytest.approx(
-            shadow.hits / len(sampled), abs=0.03
-        )
-
+class TestShadow:
     def test_a_block_behind_a_hole_is_no_hit(self) -> None:
         """What follows a missing block of its chain does not count."""
         shadow = Shadow(Lru(capacity=3, clock=FakeClock()))
-        for block in (1, 2, 3):
-            shadow.use(block, BlockFacts(block - 1), block - 1 or None)
-        assert shadow.hits == 0
-        for block in (1, 2, 3):
-            shadow.use(block, BlockFacts(block - 1), block - 1 or None)
-        assert shadow.hits == 3
-        shadow.use(4, BlockFacts(0), None)  # takes the place of 1
-        for block in (1, 2, 3):
-            shadow.use(block, BlockFacts(block - 1), block - 1 or None)
-        assert shadow.hits == 3
+        assert use_chain(shadow, [1, 2, 3]) == 0
+        assert use_chain(shadow, [1, 2, 3]) == 3
+        use_chain(shadow, [4])  # takes the place of 1
+        assert use_chain(shadow, [1, 2, 3]) == 0
 
-    def test_chains_are_followed_over_unsampled_blocks(self) -> None:
-        """The ancestor of a block is the nearest sampled one in front of it."""
-        contest = Contest([Lru(capacity=100, clock=FakeClock())], 0.3)
-        for block in range(1, 100):
-            contest.enter(block, BlockFacts(block - 1, block - 1 or None))
-        for block in range(1, 100):
-            nearest = [one for one in range(1, block) if contest._samples(one)]
-            assert contest._ancestors.get(block) == (nearest[-1] if nearest else None)
-        for block in range(1, 100):
-            contest.leave(block)
-        assert not contest._ancestors
+    def test_direction_does_not_matter(self) -> None:
+        """A chain that is used tail first has the same hits, and the same holes."""
+        shadow = Shadow(Lru(capacity=3, clock=FakeClock()))
+        assert use_chain(shadow, [3, 2, 1]) == 0
+        assert use_chain(shadow, [3, 2, 1]) == 3
+        use_chain(shadow, [1, 2, 3])
+        use_chain(shadow, [4])  # takes the place of 1
+        assert use_chain(shadow, [3, 2, 1]) == 0
+
+    def test_a_run_goes_on_where_another_ended(self) -> None:
+        """A run behind a prefix that missed has no hits, though it is cached."""
+        shadow = Shadow(Lru(capacity=5, clock=FakeClock()))
+        use_chain(shadow, [1, 2, 3, 4])
+        use_chain(shadow, [5])
+        use_chain(shadow, [6])  # takes the place of 1
+        assert use_chain(shadow, [1]) == 0
+        assert use_chain(shadow, [3, 4], ancestor=1) == 0
+        assert use_chain(shadow, [1]) == 1
+        assert use_chain(shadow, [3, 4], ancestor=1) == 2
+
+    def test_a_full_house_takes_nothing_in(self) -> None:
+        """Where all blocks are held a new one finds no room, and nothing breaks."""
+        shadow = Shadow(Lru(capacity=1, clock=FakeClock()))
+        use_chain(shadow, [1])
+        shadow.hold(1)
+        use_chain(shadow, [2])
+        assert len(shadow) == 1
+        shadow.free(1)
+        use_chain(shadow, [2])
+        assert use_chain(shadow, [2]) == 1
+
+
+class TestContest:
+    def test_a_sample_hits_like_the_whole(self) -> None:
+        """The hit ratio of shadows over a tenth is near that of a whole cache."""
+        rng = Random(3)
+        blocks = [int(rng.expovariate(1 / 4000)) for _ in range(60_000)]
+        assert hit_ratio(blocks, 200, 0.1) == pytest.approx(
+            hit_ratio(blocks, 2000, 1.0), abs=0.03
+        )
+
+    @pytest.mark.parametrize("is_tail_first", [False, True])
+    @pytest.mark.parametrize("share", [0.25, 1.0])
+    def test_a_chain_hits_whichever_end_comes_first(
+        self, is_tail_first: bool, share: float
+    ) -> None:
+        """Where all fits, every sampled use of a chain but the first is a hit."""
+        contest = Contest([Lru(capacity=400, clock=FakeClock())], share)
+        contest._round_uses = 1_000_000  # one round without end
+        for first in (0, 100, 200, 100, 0, 200):
+            blocks = range(first, first + 90)
+            for block in reversed(blocks) if is_tail_first else blocks:
+                parent = block - 1 if block > first else None
+                contest.use(block, BlockFacts(block - first, parent))
+        contest.use(1000, BlockFacts(0))
+        sampled = sum(map(contest._samples, [*range(90), *range(100, 190)]))
+        sampled += sum(map(contest._samples, range(200, 290)))
+        assert contest._shadows[0].hits == sampled
+
+    def test_a_chain_is_followed_over_unsampled_blocks(self) -> None:
+        """A later run knows the nearest sampled block where an earlier one ended."""
+        for end in range(1, 40):
+            contest = Contest([Lru(capacity=100, clock=FakeClock())], 0.2)
+            for block in range(end + 1):
+                contest.use(block, BlockFacts(block, block - 1 if block else None))
+            contest.use(1000, BlockFacts(0))
+            nearest = [one for one in range(end + 1) if contest._samples(one)]
+            assert contest._nearest(end) == (nearest[-1] if nearest else None)
+
+
+def use_chain(shadow: Shadow, blocks: list[int], ancestor: int | None = None) -> int:
+    """Use *blocks*, each at the depth that its number says; return the hits."""
+    before = shadow.hits
+    for block in blocks:
+        shadow.use(block, BlockFacts(block))
+    shadow.settle(ancestor)
+    return shadow.hits - before
+
+
+def hit_ratio(blocks: list[int], capacity: int, share: float) -> float:
+    contest = Contest([Lru(capacity=capacity, clock=FakeClock())], share)
+    contest._round_uses = len(blocks) + 1  # one round without end
+    for block in [*blocks, -1]:
+        contest.use(block, BlockFacts(0))
+    return contest._shadows[0].hits / sum(map(contest._samples, blocks))

@@ -51,8 +51,8 @@ def test_no_policy_exceeds_it(blocks: list[int], capacity: int) -> None:
         assert sum(map(one.use, blocks)) <= bound
 
 
-def test_keeps_the_heads_of_chains() -> None:
-    """Where a chain does not fit, what is kept of it is its beginning."""
+def test_part_of_a_chain_is_worth_keeping() -> None:
+    """Where a chain does not fit, as much of it hits as there is room."""
     assert most_hits([[1, 2, 3, 4], [1, 2, 3, 4]], 2) == 2
 
 

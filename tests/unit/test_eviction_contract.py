@@ -11,8 +11,8 @@ from unit.eviction_rig import POLICIES, FakeClock, SingleBlockCache, facts
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.eviction.base import BlockEviction
 
-CAPACITY = 12
-BLOCKS = 40
+CAPACITY = 5
+BLOCKS = 10
 
 blocks = st.integers(0, BLOCKS - 1)
 
@@ -117,7 +117,7 @@ def test_contract_holds(policy: type[BlockEviction]) -> None:
     """Victims are unheld, distinct, enough and reproducible; demoted ones lead."""
     machine = type("Machine", (EvictionMachine,), {"policy_type": policy})
     machine.TestCase.settings = settings(
-        max_examples=12, stateful_step_count=50, deadline=None
+        max_examples=12, stateful_step_count=60, deadline=None
     )
     test = machine.TestCase()
     test.runTest()
@@ -128,8 +128,7 @@ def test_forgets_what_is_gone(policy: type[BlockEviction]) -> None:
     """A long run of new blocks leaves no more behind than a bounded history."""
     cache = SingleBlockCache(policy, 8)
     early = peak_objects(cache, 800)
-    assert peak_objects(cache, 800) <= early * 1.1
-    assert peak_objects(cache, 800) <= early * 1.1
+    assert peak_objects(cache, 1600) <= early * 1.1
 
 
 @each_policy
@@ -173,7 +172,7 @@ def peak_objects(cache: SingleBlockCache, num_blocks: int) -> int:
     peak = 0
     for _ in range(num_blocks):
         cache.use(len(cache.cached) + len(cache.victims))
-        if len(cache.victims) % 8 == 0:
+        if len(cache.victims) % 16 == 0:
             peak = max(peak, num_objects(cache.policy))
     return peak
 

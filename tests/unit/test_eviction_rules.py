@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from warmroute.policies.eviction.workload_aware import WorkloadAware
 Victims = list[int]
 Model = Callable[[Sequence[int], int], Victims]
 
-uses = st.lists(st.integers(0, 20), max_size=150)
+seeds = st.integers(0, 2**32)
 capacities = st.integers(1, 12)
 
 
@@ -153,11 +154,12 @@ def arc_victims(blocks: Sequence[int], capacity: int) -> Victims:
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
-@given(blocks=uses, capacity=capacities)
+@given(seed=seeds, capacity=capacities)
 def test_victims_are_those_of_the_definition(
-    policy: type[BlockEviction], model: Model, blocks: list[int], capacity: int
+    policy: type[BlockEviction], model: Model, seed: int, capacity: int
 ) -> None:
     """The victims and their order are what the naive lists say."""
+    blocks = skewed_uses(Random(seed))
     cache = SingleBlockCache(policy, capacity)
     for block in blocks:
         cache.use(block)
@@ -174,6 +176,19 @@ class TestLru:
         lru.freed(0)
         assert lru.evict(3) == [8, 16, 0]
 
+    @pytest.mark.parametrize(("is_touched", "order"), [(False, [0, 8]), (True, [8, 0])])
+    def test_use_ends_a_demotion(self, is_touched: bool, order: list[int]) -> None:
+        """A held block that was demoted goes first when it is freed, unless used."""
+        lru = Lru(capacity=2, clock=FakeClock())
+        lru.inserted(0, facts(0))
+        lru.held(0)
+        lru.inserted(8, facts(8))
+        lru.demoted(0)
+        if is_touched:
+            lru.touched(0)
+        lru.freed(0)
+        assert lru.evict(2) == order
+
 
 class TestFifo:
     def test_a_held_block_keeps_its_place(self) -> None:
@@ -188,21 +203,17 @@ class TestFifo:
 
 
 class TestLrfu:
-    @given(
-        steps=st.lists(
-            st.tuples(st.integers(0, 5), st.floats(0.0, 400.0)), min_size=1, max_size=60
-        )
-    )
-    def test_score_is_the_sum_of_decayed_uses(
-        self, steps: list[tuple[int, float]]
-    ) -> None:
+    @given(seed=seeds)
+    def test_score_is_the_sum_of_decayed_uses(self, seed: int) -> None:
         """The victim has the least sum over its uses, those as a ghost included."""
+        rng = Random(seed)
         clock = FakeClock()
         lrfu = Lrfu(capacity=3, clock=clock, half_life_s=100.0)
         times: dict[int, list[float]] = {}
         cached: set[int] = set()
-        for block, seconds in steps:
-            clock.now_s += seconds
+        for _ in range(100):
+            block = rng.randrange(6)
+            clock.now_s += rng.expovariate(1 / 60)
             if block in cached:
                 lrfu.touched(block)
             else:
@@ -299,6 +310,22 @@ class TestWorkloadAware:
         policy.inserted(1001, BlockFacts(0, prompt_blocks=64, turn=1))
         assert policy.evict(2) == [1001, 1000]
 
+    def test_learns_from_blocks_that_went(self) -> None:
+        """A reuse after the eviction teaches as well."""
+        clock = FakeClock()
+        policy = WorkloadAware(capacity=64, clock=clock)
+        short, long = BlockFacts(0, prompt_blocks=4), BlockFacts(0, prompt_blocks=64)
+        for number in range(400):
+            policy.inserted(7, short)
+            policy.removed(7)
+            policy.inserted(1000 + number, long)
+            policy.removed(1000 + number)
+            clock.now_s += 5.0
+        policy.inserted(8, short)
+        clock.now_s += 1.0
+        policy.inserted(9, long)
+        assert policy.evict(2) == [9, 8]
+
     def test_the_longest_idle_goes_first_within_a_category(self) -> None:
         """Reuse times are exponential, so waiting makes a reuse less likely."""
         clock = FakeClock()
@@ -307,6 +334,15 @@ class TestWorkloadAware:
             policy.inserted(block, BlockFacts(0, prompt_blocks=4))
             clock.now_s += 10.0
         assert policy.evict(3) == [0, 1, 2]
+
+
+def skewed_uses(rng: Random) -> list[int]:
+    """Use few blocks often and many rarely, with runs over neighbours."""
+    blocks: list[int] = []
+    while len(blocks) < 300:
+        start = min(int(rng.paretovariate(0.8)), 30)
+        blocks += range(start, start + rng.randint(1, 4))
+    return blocks
 
 
 def decayed(times: Sequence[float], now_s: float) -> float:

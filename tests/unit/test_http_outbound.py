@@ -362,3 +362,60 @@ def test_answer_knows_its_framing_and_type() -> None:
     assert answer.content_type == b"text/event-stream"
     assert Answer(200, OK).body_until_close
     assert Answer(200, OK).content_type == b""
+
+
+PLAIN_CHUNKS = st.lists(
+    st.one_of(
+        st.binary(min_size=1, max_size=40),
+        st.sampled_from([b"\r\n", b"0\r\n\r\n", b"1\r\na\r\n", OK + b"\r\n"]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@settings(max_examples=300, deadline=None)
+@given(PLAIN_CHUNKS, CUTS, st.booleans())
+def test_chunks_that_skip_the_parser_read_as_those_that_do_not(
+    payloads: list[bytes], at: Sequence[int], is_split: bool
+) -> None:
+    """A segment a chunk, some of them cut: bytes, body and end are the same."""
+    chunks = [b"%x\r\n%b\r\n" % (len(one), one) for one in payloads]
+    segments = [CHUNKED, *chunks, b"0\r\n\r\n"]
+    if is_split:
+        whole = len(chunks) // 2 + 1
+        rest = b"".join(segments[whole:])
+        segments = [*segments[:whole], *cut(rest, at)]
+    receiver, connection = receive(segments)
+    assert receiver.relayed == b"".join(chunks) + b"0\r\n\r\n"
+    assert receiver.body_bytes == b"".join(payloads)
+    assert receiver.ends == ["ended"]
+    assert not connection.is_closed
+
+
+@pytest.mark.parametrize("excess", [b"1\r\na\r\n", b"0\r\n\r\n", b"\r\n", b"x"])
+def test_chunk_behind_the_end_is_never_relayed(excess: bytes) -> None:
+    """The shape of a chunk opens no way past the end of an answer."""
+    segments = [CHUNKED, b"1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n", excess]
+    receiver, connection = receive(segments)
+    assert receiver.relayed == b"".join(segments[1:-1])
+    assert connection.is_closed
+
+
+@pytest.mark.parametrize("begun", [b"1", b"1;a", b"1\r\n", b"1\r\na", b"1\r\na\r"])
+def test_chunk_within_a_chunk_is_left_to_the_parser(begun: bytes) -> None:
+    """What comes in the middle of one is no chunk, whatever it looks like."""
+    segments = [CHUNKED, b"1\r\na\r\n", begun, b"2\r\nbc\r\n"]
+    parsed, _ = receive([segments[0], b"".join(segments[1:])])
+    receiver, _ = receive(segments)
+    assert receiver.ends == parsed.ends
+    if not receiver.ends:
+        assert receiver.body_bytes == parsed.body_bytes
+
+
+def test_body_until_the_close_is_not_taken_for_chunks() -> None:
+    """A coding other than chunked frames nothing."""
+    head = OK + b"Transfer-Encoding: gzip\r\n\r\n"
+    receiver, _ = receive([head, b"1\r\na\r\n", b"1\r\nb\r\n"], eof=True)
+    assert receiver.body_bytes == receiver.relayed == b"1\r\na\r\n1\r\nb\r\n"

@@ -361,6 +361,18 @@ class TestClose:
 
 
 class TestRefusal:
+    def test_a_star_is_the_interface_that_is_given(self) -> None:
+        """It is announced as a star, so that subscribers know who binds."""
+        sockets = KVSockets(zmq.Context.instance(), 10, 10, "127.0.0.1")
+        try:
+            endpoint = sockets.open_publisher("tcp://*:0")
+            assert sockets._publisher is not None
+            bound = sockets._publisher.getsockopt_string(zmq.LAST_ENDPOINT)
+            assert endpoint.startswith("tcp://*:")
+            assert bound == endpoint.replace("*", "127.0.0.1")
+        finally:
+            sockets.close(0)
+
     @pytest.mark.parametrize("endpoint", ["nonsense", "carrier://x", "tcp://*:port"])
     def test_a_malformed_address_is_a_configuration_error(self, endpoint: str) -> None:
         with pytest.raises(ConfigError, match="allowed: tcp://"):

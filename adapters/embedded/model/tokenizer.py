@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -96,6 +97,15 @@ class ChatTokenizer:
     def stream(self, skip_special: bool = True) -> Detokenizer:
         """Return a detokenizer for one growing answer."""
         return Detokenizer(self.token_bytes, skip_special)
+
+    def raw_token(self, token_id: int) -> str | None:
+        """Return a token as the vocabulary spells it; None for an unknown id."""
+        spelled: str | None = self._tokenizer.id_to_token(token_id)
+        return spelled
+
+    def save(self, path: Path) -> None:
+        """Write the vocabulary and its rules as a tokenizer.json."""
+        self._tokenizer.save(str(path))
 
     def token(self, token_id: int) -> str:
         """Return one token as text, alone; a part of a character as U+FFFD."""

@@ -48,6 +48,7 @@ class KVEventPublisher:
         hwm: Batches queued for one slow subscriber.
         max_pending: Batches queued for the publisher's thread.
         rank: Data-parallel rank, written into each batch.
+        interface: What ``*`` stands for in an address.
         clock: Wall-clock time in seconds.
         context: ZeroMQ context; the process's own by default.
     """
@@ -56,6 +57,7 @@ class KVEventPublisher:
         "_buffer",
         "_clock",
         "_context",
+        "_interface",
         "_is_closing",
         "_next_seq",
         "_num_dropped",
@@ -80,6 +82,7 @@ class KVEventPublisher:
         hwm: int = 100_000,
         max_pending: int = 100_000,
         rank: int = 0,
+        interface: str = "*",
         clock: Callable[[], float] = time.time,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     ) -> None:
@@ -88,6 +91,7 @@ class KVEventPublisher:
         self.hwm = hwm
         self._topic = topic.encode()
         self._rank = rank
+        self._interface = interface
         self._clock = clock
         self._context = context or zmq.Context.instance()
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
@@ -135,7 +139,9 @@ class KVEventPublisher:
             ConfigError: An address is malformed.
             EndpointUnusable: An address is taken, or not of this machine.
         """
-        sockets = KVSockets(self._context, self.hwm, self._buffer.maxlen or 0)
+        sockets = KVSockets(
+            self._context, self.hwm, self._buffer.maxlen or 0, self._interface
+        )
         try:
             self.endpoint = sockets.open_publisher(self.endpoint)
             if self.replay_endpoint is not None:

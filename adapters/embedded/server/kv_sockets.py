@@ -37,15 +37,28 @@ class KVSockets:
         context: ZeroMQ context.
         hwm: Messages queued for one slow subscriber before further ones are dropped.
         buffer_steps: Messages in the longest replay.
+        interface: What ``*`` stands for in an address.
     """
 
-    __slots__ = ("_context", "_hwm", "_publisher", "_replay_hwm", "replay")
+    __slots__ = (
+        "_context",
+        "_hwm",
+        "_interface",
+        "_publisher",
+        "_replay_hwm",
+        "replay",
+    )
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", hwm: int, buffer_steps: int
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        hwm: int,
+        buffer_steps: int,
+        interface: str = "*",
     ) -> None:
         self._context = context
         self._hwm = hwm
+        self._interface = interface
         # A ROUTER drops what exceeds its mark, so two whole replays must fit below.
         self._replay_hwm = 2 * (buffer_steps + 1)
         self._publisher: zmq.Socket[bytes] | None = None
@@ -58,12 +71,12 @@ class KVSockets:
     def open_publisher(self, endpoint: str) -> str:
         """Open the PUB socket, and return its address with the real port."""
         self._publisher = self._open(zmq.PUB, self._hwm)
-        return _attach(self._publisher, endpoint, is_bound(endpoint))
+        return self._attach(self._publisher, endpoint, is_bound(endpoint))
 
     def open_replay(self, endpoint: str) -> str:
         """Bind the ROUTER, and return its address with the real port."""
         self.replay = self._open(zmq.ROUTER, self._replay_hwm)
-        return _attach(self.replay, endpoint, True)
+        return self._attach(self.replay, endpoint, True)
 
     def publish(self, frames: Sequence[bytes]) -> None:
         """Send a message to the subscribers; drops it for those that lag."""
@@ -102,22 +115,21 @@ class KVSockets:
         socket.set_hwm(hwm)
         return socket
 
-
-def _attach(socket: "zmq.Socket[bytes]", endpoint: str, binds: bool) -> str:
-    """Bind or connect, and return the address with the port that was given."""
-    if "[" in endpoint:
-        socket.setsockopt(zmq.IPV6, 1)
-    try:
-        if not binds:
-            socket.connect(endpoint)
+    def _attach(self, socket: "zmq.Socket[bytes]", endpoint: str, binds: bool) -> str:
+        """Bind or connect, and return the address with the port that was given."""
+        if "[" in endpoint or ":" in self._interface:
+            socket.setsockopt(zmq.IPV6, 1)
+        try:
+            if not binds:
+                socket.connect(endpoint)
+                return endpoint
+            socket.bind(endpoint.replace("//*:", f"//{self._interface}:"))
+        except zmq.ZMQError as error:
+            raise _refused(endpoint, error) from error
+        if not endpoint.endswith((":0", ":*")):
             return endpoint
-        socket.bind(endpoint)
-    except zmq.ZMQError as error:
-        raise _refused(endpoint, error) from error
-    if not endpoint.endswith((":0", ":*")):
-        return endpoint
-    port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
-    return f"{endpoint.rpartition(':')[0]}:{port}"
+        port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
+        return f"{endpoint.rpartition(':')[0]}:{port}"
 
 
 def _refused(endpoint: str, error: zmq.ZMQError) -> WarmrouteError:

@@ -17,7 +17,7 @@ from warmroute.adapters.embedded.model.loading import LoadedModel, load_model
 from warmroute.adapters.embedded.server.app import build_app
 from warmroute.adapters.embedded.server.block_names import BlockNames
 from warmroute.adapters.embedded.server.control import add_control_routes
-from warmroute.adapters.embedded.server.door import TOKEN_VARIABLE, Door
+from warmroute.adapters.embedded.server.door import TOKEN_VARIABLE, Door, is_local
 from warmroute.adapters.embedded.server.event_log import EventLog
 from warmroute.adapters.embedded.server.kv_events import KVEventPublisher
 from warmroute.adapters.embedded.server.kv_verbs import EngineKVControl
@@ -95,7 +95,10 @@ class EngineProcess:
         events: EventLog | None = None
         if options.kv_events:
             self._publisher = KVEventPublisher(
-                options.kv_events, options.kv_events_replay, options.kv_events_topic
+                options.kv_events,
+                options.kv_events_replay,
+                options.kv_events_topic,
+                interface=_interface(options.host),
             )
             events = EventLog(self._publisher, settings.block_size)
         self._metrics = EngineMetrics(names[0])
@@ -171,3 +174,10 @@ def _token_bytes(loaded: LoadedModel) -> int:
     """Return the bytes of keys and values of one token, in float32."""
     config = loaded.model.config
     return 2 * 4 * config.num_layers * config.num_kv_heads * config.head_dim
+
+
+def _interface(host: str) -> str:
+    """Return what ``*`` means: no more than who may ask the engine itself."""
+    if not is_local(host):
+        return "*"
+    return "[::1]" if ":" in host else "127.0.0.1"
