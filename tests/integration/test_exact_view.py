@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import aiohttp
 import pytest
 from conformance.rig import post
 from integration import served
@@ -74,6 +75,20 @@ class Fleet:
         outcome = decision["outcome"]
         return outcome["predicted_tokens"], outcome["cached_tokens"]
 
+    async def heard(self, **runs: EngineRun) -> None:
+        """Wait until the view has all that these engines have announced."""
+        async with aiohttp.ClientSession() as http:
+            for name, run in runs.items():
+                async with http.get(f"{run.url}/warmroute/kv/snapshot") as answer:
+                    seq = (await answer.json())["seq"]
+                await self.proxy.until(
+                    "/api/state",
+                    lambda state, name=name, seq=seq: any(
+                        one["name"] == name and one["view"]["seq"] == seq
+                        for one in state["backends"]
+                    ),
+                )
+
     async def matched(self, prompt: list[int] | str, **body: Any) -> dict[str, int]:
         fields = {"model": "tiny", "prompt": prompt, **body}
         request = {"path": "/v1/completions", "headers": {}, "body": fields}
@@ -100,17 +115,15 @@ async def test_what_is_promised_is_what_engines_report(
     stage: Stage, engines: AsyncExitStack
 ) -> None:
     """Chats that grow, in caches too small for them: every request is predicted."""
-    one = await fleet(
-        stage,
-        a=await engine(engines, *events()),
-        b=await engine(engines, *events()),
-    )
+    runs = {name: await engine(engines, *events()) for name in "ab"}
+    one = await fleet(stage, **runs)
     await one.until_live("a", "b")
     rng = random.Random(1)
     chats = [tokens(seed, 40) for seed in range(8)]
     promised = 0
     for _ in range(120):
         chat = rng.choice(chats)
+        await one.heard(**runs)
         prediction, cached = await one.send(chat)
         assert prediction == cached
         promised += prediction
