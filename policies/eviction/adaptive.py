@@ -63,7 +63,7 @@ class Adaptive:
         """Take note that *block* is cached now."""
         for rule in self._rules:
             rule.inserted(block, facts)
-        self._contest.enter(block, facts)
+        self._contest.use(block, facts)
 
     def touched(self, block: int) -> None:
         """Take note that *block* was used again."""
@@ -75,18 +75,18 @@ class Adaptive:
         """Take note that *block* is referenced."""
         for rule in self._rules:
             rule.held(block)
+        self._contest.hold(block)
 
     def freed(self, block: int) -> None:
         """Take note that *block* is evictable again."""
         for rule in self._rules:
             rule.freed(block)
-        self._contest.rest(block)
+        self._contest.free(block)
 
     def removed(self, block: int) -> None:
         """Take note that *block* is gone for another reason."""
         for rule in self._rules:
             rule.removed(block)
-        self._contest.leave(block)
 
     def demoted(self, block: int) -> None:
         """Make *block* the next victim, until it is touched."""
@@ -101,7 +101,6 @@ class Adaptive:
             for rule in self._rules:
                 if rule is not ruling:
                     rule.removed(block)
-            self._contest.leave(block)
         return victims
 
     def resident(self) -> list[int]:

@@ -20,8 +20,7 @@ class Arc(EvictionBase):
 
     name = "arc"
     __slots__ = (
-        "_again", "_again_ghosts", "_num_once", "_once", "_once_ghosts", "_proven",
-        "_target",
+        "_again", "_again_ghosts", "_once", "_once_ghosts", "_proven", "_target",
     )  # fmt: skip
 
     def __init__(self, *, capacity: int, clock: Callable[[], float]) -> None:

@@ -32,10 +32,18 @@ def most_hits(requests: Sequence[Sequence[int]], capacity: int) -> int:
         raise PolicyError(
             f"belady: a capacity of {capacity} blocks (allowed: 0 or more)"
         )
+    return _count_hits(requests, _next_uses(requests), capacity)
+
+
+def _count_hits(
+    requests: Sequence[Sequence[int]],
+    next_uses: Sequence[Sequence[int | None]],
+    capacity: int,
+) -> int:
     cached: dict[int, int] = {}  # to the next use
     furthest: list[tuple[int, int, int]] = []
     hits = 0
-    for blocks, following in zip(requests, _next_uses(requests), strict=True):
+    for blocks, following in zip(requests, next_uses, strict=True):
         for depth, (block, next_use) in enumerate(zip(blocks, following, strict=True)):
             hits += cached.pop(block, None) is not None
             if next_use is not None:

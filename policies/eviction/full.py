@@ -1,4 +1,4 @@
-"""Full cache: evict nothing. The trivial rule, and the yardstick of the others."""
+"""Full cache: evict nothing. The trivial rule, and the yardstick."""
 
 from typing import ClassVar
 

@@ -25,9 +25,6 @@ class Ghosts(Generic[T]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __contains__(self, block: int) -> bool:
-        return block in self._values
-
     def remember(self, block: int, value: T) -> None:
         """Keep *value* for *block*, which is the newest ghost now."""
         self._values[block] = value
@@ -37,6 +34,10 @@ class Ghosts(Generic[T]):
     def recall(self, block: int) -> T | None:
         """Return the value of *block* and forget it; None when it is no ghost."""
         return self._values.pop(block, None)
+
+    def peek(self, block: int) -> T | None:
+        """Return the value of *block*; None when it is no ghost."""
+        return self._values.get(block)
 
     def trim(self, limit: int) -> None:
         """Forget the oldest down to *limit*."""

@@ -1,4 +1,4 @@
-"""InfiniGen: all KV in host memory, and only what the next layer needs is fetched.
+"""InfiniGen: all KV in host memory, of which a part is fetched.
 
 Lee et al. 2024, "InfiniGen: Efficient Generative Inference of Large Language Models
 with Dynamic KV Cache Management" (OSDI), section 4.3: attention scores are

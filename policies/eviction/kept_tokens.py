@@ -7,7 +7,7 @@ from warmroute.policies.eviction.token_base import Floats, Indices, TokenRule
 
 
 class KeptTokens:
-    """Which position lies in which slot of each row, and what attention it got.
+    """Which position lies in which slot of each row.
 
     Slots fill from 0; once they are full, each new token takes the slot of a
     victim, so keys and values never move. The rows differ in which tokens they

@@ -26,11 +26,7 @@ def create(
         PolicyError: No such policy, no such option, or a value it does not take.
     """
     plugin = evictions.get(name)
-    known = {
-        option.name: option
-        for option in read_options(plugin)
-        if option.name not in ("capacity", "clock")
-    }
+    known = {one.name: one for one in read_options(plugin) if one.name != "capacity"}
     for key, value in options.items():
         if key not in known:
             fault = explain_unknown("option", key, known)

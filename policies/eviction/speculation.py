@@ -47,25 +47,30 @@ def choose_pairs(queries: Floats, keys: Floats, share: float) -> Indices:
     """
     if not 0 < share <= 1:
         raise PolicyError(
-            f"infinigen's partial share is {share} (allowed: above 0, up to 1); 0.3 "
-            "keeps three tenths of each head"
+            f"infinigen's partial share is {share} (allowed: above 0, up to 1); 0.5 "
+            "keeps half of each head"
         )
     kv_heads, width = keys.shape[1:]
     of_queries = _magnitudes(queries).reshape(kv_heads, -1, width // 2).mean(axis=1)
     total = of_queries + _magnitudes(keys)
-    count = max(1, round(share * (width // 2)))
+    count = num_pairs(width, share)
     return np.sort(np.argsort(-total, axis=1)[:, :count], axis=1)
 
 
+def num_pairs(head_dim: int, share: float) -> int:
+    """Return how many of the rotation pairs a *share* is, at least one."""
+    return max(1, round(share * (head_dim // 2)))
+
+
 def _magnitudes(heads: Floats) -> Floats:
-    """Return the mean magnitude ``[n, d / 2]`` of each pair of ``[tokens, n, d]``."""
+    """Return the mean magnitude ``[n, d / 2]`` of each pair."""
     pairs = heads.reshape(*heads.shape[:2], -1, 2)
     magnitudes: Floats = np.hypot(pairs[..., 0], pairs[..., 1]).mean(axis=0)
     return magnitudes
 
 
 class Speculation:
-    """The partial query weights of one layer, fed with the layer before's input.
+    """Partial query weights of one layer, for the input of the one before.
 
     Args:
         query_weights: ``[heads, d, hidden]`` of the layer, its norm's gain in it.

@@ -1,4 +1,4 @@
-"""The contract of token eviction: which tokens of a sequence lose their KV.
+"""The contract of token eviction inside a sequence.
 
 A *row* is one KV head of one layer of one sequence; every row keeps its own tokens,
 and all rows of a call have the same number of them. The rules are pure: they say

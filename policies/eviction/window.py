@@ -8,10 +8,11 @@ from warmroute.policies.eviction.token_base import Floats, Indices
 
 
 class Window:
-    """Evict the oldest token: "local" in H2O, "window attention" in StreamingLLM.
+    """Evict the oldest token.
 
-    Without the first tokens a softmax has nowhere to put what it does not need,
-    and models collapse (Xiao et al. 2024, section 3.1). Here for comparison.
+    "Local" in H2O, "window attention" in StreamingLLM. Without the first tokens a
+    softmax has nowhere to put what it does not need, and models collapse (Xiao et
+    al. 2024, section 3.1). Here for comparison.
     """
 
     __slots__ = ()

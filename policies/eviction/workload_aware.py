@@ -61,11 +61,12 @@ class WorkloadAware(EvictionBase):
 
     def _reward(self, block: int, facts: BlockFacts) -> None:
         last = self._uses[block]
-        queue = self._queues[last.category]
         turn, length = last.category
+        is_candidate = block in self._queues.get(last.category, ())
+        if is_candidate:
+            self._withdraw(block)
         self._use(block, Category(min(turn + 1, _MOST_TURNS), length), last)
-        if block in queue:
-            del queue[block]
+        if is_candidate:
             self._restore(block)
 
     def _withdraw(self, block: int) -> None:

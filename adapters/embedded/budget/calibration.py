@@ -1,4 +1,4 @@
-"""The offline run of InfiniGen: choose pairs and measure shifts, once a model."""
+"""The offline run of InfiniGen, once a model: pairs and shifts."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ def draw_sample(config: LlamaConfig) -> I32:
 
 
 def calibrate(model: Llama, sample: I32, partial: float) -> list[Speculation]:
-    """Run the model once over *sample* and prepare the speculation of each layer.
+    """Run the model over *sample* and prepare the speculation of all layers.
 
     The first layer has none before it: its speculation is only used for the part
     of its true queries. Takes as long as a prefill of the sample.

@@ -4,36 +4,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from warmroute.adapters.embedded.budget.computed_prompt import ComputedPrompt
 from warmroute.adapters.embedded.budget.group_attention import attend_group
 from warmroute.adapters.embedded.budget.host_layer import HostLayer
-from warmroute.adapters.embedded.budget.private_pages import PrivatePages, page_slots
+from warmroute.adapters.embedded.budget.private_pages import PrivatePages
 from warmroute.adapters.embedded.model.arrays import F32
-from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.rope import Rotary
 from warmroute.policies.eviction.infinigen import InfiniGen
 from warmroute.policies.eviction.speculation import Speculation, speculate
 
 
 class HostAttention:
-    """InfiniGen: while a layer computes, fetch what the next one will attend to.
+    """While a layer computes, fetch what the next one will attend to.
 
     The pages of the sequence are a working buffer: a layer's share of it holds the
     tokens fetched for this step, and the new one. NumPy has no second stream, so
     the fetch is ahead of its use in order, not in time.
 
-    The first layer has no layer before it. It chooses by its own query, which is
-    exact but hides no transfer.
+    The first layer has no layer before it. It chooses by its own true query, which
+    hides no transfer.
 
     Args:
         rule: Chooses what to fetch.
         speculations: One a layer, from `calibrate`.
         rotary: Turns of the positions.
-        store: The bytes of all pages.
-        table: Pages that hold the sequence now; not used afterwards.
-        private: The working buffer.
-        num_tokens: Tokens in *table*.
-        scores: ``[layers, kv_heads, num_tokens]``, attention received in the
-            prefill; None where host memory is not limited.
+        prompt: The sequence so far; not used afterwards.
+        pages: The working buffer, with *cap* + 1 slots or more.
         layers: Host memory, one a layer.
         cap: Most tokens fetched a head and step.
 
@@ -58,30 +54,22 @@ class HostAttention:
         rule: InfiniGen,
         speculations: Sequence[Speculation],
         rotary: Rotary,
-        store: KVStore,
-        table: Sequence[int],
-        private: Sequence[int],
-        num_tokens: int,
-        scores: F32 | None,
+        prompt: ComputedPrompt,
+        pages: PrivatePages,
         layers: Sequence[HostLayer],
         cap: int,
     ) -> None:
         self._rule = rule
         self._speculations = speculations
         self._rotary = rotary
-        self._pages = PrivatePages(store, private)
-        self._position = num_tokens
+        self._pages = pages
+        self._position = prompt.num_tokens
         self._cap = cap
         self._fetched = 0
         self.fetched_bytes = 0
         self._layers = list(layers)
-        slots = page_slots(table, store.block_size)[:num_tokens]
-        if scores is None:
-            shape = (len(self._layers), len(store.keys[0]), num_tokens)
-            scores = np.zeros(shape, np.float32)
         for at, layer in enumerate(self._layers):
-            keys, values = store.keys[at][:, slots], store.values[at][:, slots]
-            layer.load(keys, values, scores[at, :, :num_tokens])
+            layer.load(*prompt.layer(at))
 
     def __repr__(self) -> str:
         return (

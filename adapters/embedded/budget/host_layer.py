@@ -10,20 +10,20 @@ from warmroute.policies.eviction.speculation import Speculation
 class HostLayer:
     """A host pool with its bytes, and the partial keys to speculate with.
 
-    The partial keys stand in for those that InfiniGen keeps on the device: 0.3 of
-    the keys is 15 % of the KV.
+    The partial keys stand in for those that InfiniGen keeps on the device: half of
+    the keys is a quarter of the KV.
 
     Args:
         pool: Says which token lies in which slot.
         speculation: Takes the part of the keys.
         width: Numbers of a head.
-        is_limited: Whether the pool evicts when it is full; it grows otherwise.
+        limit: Most tokens held, beyond which the pool evicts; None for no limit.
     """
 
     __slots__ = (
         "_heads",
-        "_is_limited",
         "_keys",
+        "_limit",
         "_part",
         "_pool",
         "_speculation",
@@ -31,11 +31,11 @@ class HostLayer:
     )
 
     def __init__(
-        self, pool: HostPool, speculation: Speculation, width: int, is_limited: bool
+        self, pool: HostPool, speculation: Speculation, width: int, limit: int | None
     ) -> None:
         rows, capacity = pool.positions.shape
         self._pool = pool
-        self._is_limited = is_limited
+        self._limit = limit
         self._speculation = speculation
         self._heads = np.arange(rows)
         self._keys: F32 = np.empty((rows, capacity, width), np.float32)
@@ -59,8 +59,7 @@ class HostLayer:
             scores: ``[kv_heads, n]``: attention received, by which a smaller pool
                 chooses what it holds.
         """
-        if not self._is_limited:
-            self._grow(keys.shape[1])
+        self._grow(keys.shape[1])
         kept = self._pool.start(scores)
         heads, count = self._heads[:, None], self._pool.count
         self._keys[:, :count] = keys[heads, kept]
@@ -69,8 +68,7 @@ class HostLayer:
 
     def store(self, position: int, keys: F32, values: F32) -> None:
         """Take one token ``[kv_heads, d]``, in place of a victim if need be."""
-        if not self._is_limited:
-            self._grow(self._pool.count + 1)
+        self._grow(self._pool.count + 1)
         slots = self._pool.admit(position)
         self._keys[self._heads, slots] = keys
         self._values[self._heads, slots] = values
@@ -87,9 +85,11 @@ class HostLayer:
 
     def _grow(self, needed: int) -> None:
         """Make room for *needed* tokens, doubling: O(1) a token, amortised."""
-        if needed <= self._pool.capacity:
-            return
         capacity = max(needed, 2 * self._pool.capacity)
+        if self._limit is not None:
+            capacity = min(capacity, self._limit)
+        if needed <= self._pool.capacity or capacity <= self._pool.capacity:
+            return
         missing = ((0, 0), (0, capacity - self._pool.capacity), (0, 0))
         self._keys = np.pad(self._keys, missing)
         self._values = np.pad(self._values, missing)

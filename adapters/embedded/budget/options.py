@@ -1,4 +1,4 @@
-"""What a token budget is: how many tokens a sequence keeps, and by which rule."""
+"""What a token budget is: how many tokens are kept, and by which rule."""
 
 import math
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class BudgetOptions:
     sinks: int | None = None
     recent: int | None = None
     alpha: float = 10.0
-    partial: float = 0.3
+    partial: float = 0.5
     host_tokens: int | None = None
     victims: str = "counter"
 

@@ -1,4 +1,4 @@
-"""The pages of one sequence as a small memory of its own, the same in all layers."""
+"""The pages of one sequence as a small memory of its own."""
 
 from collections.abc import Sequence
 

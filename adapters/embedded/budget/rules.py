@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from warmroute.adapters.embedded.budget.calibration import calibrate, draw_sample
+from warmroute.adapters.embedded.budget.computed_prompt import ComputedPrompt
 from warmroute.adapters.embedded.budget.host_attention import HostAttention
 from warmroute.adapters.embedded.budget.host_layer import HostLayer
 from warmroute.adapters.embedded.budget.options import BudgetOptions
+from warmroute.adapters.embedded.budget.private_pages import PrivatePages
 from warmroute.adapters.embedded.budget.slot_attention import SlotAttention
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.kv_store import KVStore
@@ -13,20 +15,23 @@ from warmroute.adapters.embedded.model.llama import Llama
 from warmroute.adapters.embedded.model.rope import Rotary
 from warmroute.policies.eviction.host_pool import HostPool
 from warmroute.policies.eviction.infinigen import InfiniGen
-from warmroute.policies.eviction.speculation import Speculation
+from warmroute.policies.eviction.speculation import Speculation, num_pairs
+
+MAX_PREPARED = 2
+"""Shares of a head that stay prepared: clients choose them, and weights are copied."""
 
 
 class TokenRules:
     """Start sequences under a token budget; the engine's `BudgetRules`.
 
     What InfiniGen prepares offline is made at its first use, which takes as long as
-    a prefill of 256 tokens, and kept.
+    a prefill of 256 tokens, and kept for the `MAX_PREPARED` shares used last.
     """
 
     __slots__ = ("_prepared",)
 
     def __init__(self) -> None:
-        self._prepared: dict[float, tuple[Llama, list[Speculation]]] = {}
+        self._prepared: dict[int, tuple[Llama, list[Speculation]]] = {}
 
     def __repr__(self) -> str:
         return f"<TokenRules, {len(self._prepared)} prepared>"
@@ -78,30 +83,39 @@ class TokenRules:
         room = len(private) * store.block_size
         budget = options.budget(num_tokens, room)
         capacity = min(budget, room)
-        if options.method != "infinigen":
-            rule = options.rule(budget)
-            return SlotAttention(
-                rule, capacity, store, table, private, num_tokens, scores
-            )
+        prompt = ComputedPrompt(store, table, num_tokens, scores)
+        pages = PrivatePages(store, private)
+        if options.method == "infinigen":
+            return self._start_host(options, model, prompt, pages, capacity)
+        return SlotAttention(options.rule(budget), capacity, prompt, pages)
+
+    def _start_host(
+        self,
+        options: BudgetOptions,
+        model: Llama,
+        prompt: ComputedPrompt,
+        pages: PrivatePages,
+        capacity: int,
+    ) -> HostAttention:
         speculations = self._speculations(model, options.partial)
         return HostAttention(
             InfiniGen(options.alpha),
             speculations,
             Rotary(model.config),
-            store,
-            table,
-            private,
-            num_tokens,
-            scores,
-            _host_layers(options, model, speculations, num_tokens),
-            capacity - 1,
+            prompt,
+            pages,
+            _host_layers(options, model, speculations, prompt.num_tokens),
+            capacity - 1,  # the new token has a slot of the buffer, too
         )
 
     def _speculations(self, model: Llama, partial: float) -> list[Speculation]:
-        known, speculations = self._prepared.get(partial, (None, []))
+        pairs = num_pairs(model.config.head_dim, partial)
+        known, speculations = self._prepared.pop(pairs, (None, []))
         if known is not model:
             speculations = calibrate(model, draw_sample(model.config), partial)
-            self._prepared[partial] = (model, speculations)
+        self._prepared[pairs] = (model, speculations)
+        if len(self._prepared) > MAX_PREPARED:
+            del self._prepared[next(iter(self._prepared))]
         return speculations
 
 
@@ -112,8 +126,9 @@ def _host_layers(
     num_tokens: int,
 ) -> list[HostLayer]:
     config, limit = model.config, options.host_tokens
+    capacity = num_tokens if limit is None else min(limit, num_tokens)
     layers = []
     for speculation in speculations:
-        pool = HostPool(options.victims, config.num_kv_heads, limit or num_tokens)
-        layers.append(HostLayer(pool, speculation, config.head_dim, limit is not None))
+        pool = HostPool(options.victims, config.num_kv_heads, capacity)
+        layers.append(HostLayer(pool, speculation, config.head_dim, limit))
     return layers

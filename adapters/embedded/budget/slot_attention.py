@@ -1,13 +1,11 @@
 """A sequence whose heads each keep their own tokens in the same few pages."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from warmroute.adapters.embedded.budget.computed_prompt import ComputedPrompt
 from warmroute.adapters.embedded.budget.group_attention import attend_group
-from warmroute.adapters.embedded.budget.private_pages import PrivatePages, page_slots
+from warmroute.adapters.embedded.budget.private_pages import PrivatePages
 from warmroute.adapters.embedded.model.arrays import F32
-from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.policies.eviction.kept_tokens import KeptTokens
 from warmroute.policies.eviction.token_base import TokenRule
 
@@ -22,12 +20,8 @@ class SlotAttention:
     Args:
         rule: Chooses the victims.
         capacity: Tokens kept a head.
-        store: The bytes of all pages.
-        table: Pages that hold the sequence now; not used afterwards.
-        private: Pages to keep it in, with *capacity* slots or more.
-        num_tokens: Tokens in *table*.
-        scores: ``[layers, kv_heads, num_tokens]``, attention received in the
-            prefill; None where the rule does not ask for it.
+        prompt: The sequence so far; not used afterwards.
+        pages: Pages to keep it in, with *capacity* slots or more.
     """
 
     __slots__ = ("_kept", "_pages", "_position", "_rule")
@@ -36,25 +30,23 @@ class SlotAttention:
         self,
         rule: TokenRule,
         capacity: int,
-        store: KVStore,
-        table: Sequence[int],
-        private: Sequence[int],
-        num_tokens: int,
-        scores: F32 | None,
+        prompt: ComputedPrompt,
+        pages: PrivatePages,
     ) -> None:
-        kv_heads = len(store.keys[0])
         self._rule = rule
-        self._pages = PrivatePages(store, private)
-        self._position = num_tokens
-        self._kept = [KeptTokens(rule, kv_heads, capacity) for _ in store.keys]
-        if scores is None:
-            scores = np.zeros((len(self._kept), kv_heads, num_tokens), np.float32)
-        slots = page_slots(table, store.block_size)
-        heads = np.arange(kv_heads)[:, None]
-        for layer, kept in enumerate(self._kept):
-            there = slots[kept.start(scores[layer, :, :num_tokens])]
-            keys, values = store.keys[layer], store.values[layer]
-            self._pages.fill(layer, keys[heads, there], values[heads, there])
+        self._pages = pages
+        self._position = prompt.num_tokens
+        self._kept: list[KeptTokens] = []
+        for layer in range(len(prompt.store.keys)):
+            keys, values, scores = prompt.layer(layer)
+            kept = KeptTokens(rule, len(keys), capacity)
+            chosen = kept.start(scores)[:, :, None]
+            pages.fill(
+                layer,
+                np.take_along_axis(keys, chosen, axis=1),
+                np.take_along_axis(values, chosen, axis=1),
+            )
+            self._kept.append(kept)
 
     def __repr__(self) -> str:
         return f"<SlotAttention at {self._position}: {self._kept[0]!r}>"
