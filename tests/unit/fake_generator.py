@@ -21,7 +21,7 @@ from warmroute.adapters.embedded.engine.stream import (
     RequestStream,
     TokenLogprob,
 )
-from warmroute.adapters.embedded.model.errors import ModelError
+from warmroute.adapters.tokens.errors import ModelError
 from warmroute.adapters.embedded.server.app import build_app
 from warmroute.adapters.embedded.server.metrics import EngineMetrics
 from warmroute.adapters.embedded.server.serving import Serving
