@@ -1,5 +1,6 @@
 """Engines of which nothing is promised but OpenAI's API."""
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
 from warmroute.adapters.base import Endpoint, EngineFacts, Health, ModelCard
@@ -56,6 +57,12 @@ class OpenAIAdapter:
     ) -> EngineFacts:
         """Know nothing: OpenAI's API tells nothing of caches and queues."""
         return EngineFacts()
+
+    async def tokenize(
+        self, endpoint: Endpoint, body: Mapping[str, object]
+    ) -> "array[int] | None":
+        """Offer no way: OpenAI's API does not show tokens."""
+        return None
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise anything: this is the kind that is left."""

@@ -1,11 +1,13 @@
 """SGLang over HTTP: what it tells about itself without any plugin."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from warmroute.adapters.base import Endpoint, EngineFacts, ModelCard
 from warmroute.adapters.exposition import Exposition, combined
 from warmroute.adapters.openai import OpenAIAdapter, owners
+from warmroute.adapters.tokenize import ask_tokens
 from warmroute.policies.errors import ProtocolMismatch
 
 PAGE_SIZE = "sglang:page_size"
@@ -38,6 +40,14 @@ class SGLangAdapter(OpenAIAdapter):
         if loads is not None:
             return _with_loads(fixed, loads)
         return await self._with_metrics(endpoint, fixed)
+
+    async def tokenize(
+        self, endpoint: Endpoint, body: Mapping[str, object]
+    ) -> "array[int] | None":
+        """Ask ``/v1/tokenize`` about a text; how a chat is written it does not tell."""
+        if "prompt" not in body:
+            return None
+        return await ask_tokens(endpoint, "/v1/tokenize", body)
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise by the models' owner, else by what ``/server_info`` holds."""

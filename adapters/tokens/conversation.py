@@ -117,7 +117,8 @@ def _content(message: Fields, role: str, parts: bool) -> str | list[Any]:
         stripped = map(_without_billing, content)
         content = [part for part in stripped if part is not None]
     read = [one for part in content if (one := _read_part(part)) is not None]
-    return read if parts else "\n".join(part["text"] for part in read)
+    # Of strings vLLM drops the empty ones, of parts it keeps them.
+    return read if parts else "\n".join(part["text"] for part in read if part["text"])
 
 
 def _read_part(part: Any) -> dict[str, Any] | None:

@@ -1,11 +1,13 @@
 """vLLM over HTTP: what it tells about itself without any plugin."""
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from warmroute.adapters.base import Endpoint, EngineFacts, ModelCard
 from warmroute.adapters.exposition import Exposition, Samples
 from warmroute.adapters.openai import OpenAIAdapter, owners
+from warmroute.adapters.tokenize import ask_tokens
 from warmroute.policies.errors import ProtocolMismatch
 
 CONFIG = "vllm:cache_config_info"
@@ -33,6 +35,12 @@ class VLLMAdapter(OpenAIAdapter):
         if status != 200:
             return EngineFacts(version=version)
         return replace(read_facts(_EXPOSITION.read(page)), version=version)
+
+    async def tokenize(
+        self, endpoint: Endpoint, body: Mapping[str, object]
+    ) -> "array[int] | None":
+        """Ask ``/tokenize``."""
+        return await ask_tokens(endpoint, "/tokenize", body)
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise by the models' owner, else by ``/version`` and ``/metrics``."""

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from warmroute.adapters.endpoint import Endpoint
 from warmroute.adapters.registry import FALLBACK, adapters
 from warmroute.policies.errors import ConfigError
 from warmroute.policies.routing.load import FleetLoad
@@ -203,6 +204,10 @@ class Fleet:
     def abort(self, backend: Backend, request_id: str) -> None:
         """Have the engine stop a request by its id, where it can; not awaited."""
         self._probers.abort(backend, request_id)
+
+    def endpoint(self, backend: Backend) -> Endpoint | None:
+        """Return where a backend takes control calls; None while nothing is probed."""
+        return self._probers.endpoint(backend.name)
 
     def _take_out(self, name: str) -> Awaitable[object]:
         backend = self.backends.pop(name)

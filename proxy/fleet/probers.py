@@ -111,6 +111,11 @@ class Probers:
         timeout_s = self._health.timeout_s
         return Endpoint(session, backend.url, headers, timeout_s, backend.ssl)
 
+    def endpoint(self, name: str) -> Endpoint | None:
+        """Return where a backend takes control calls, None unless it is probed."""
+        prober = self._probers.get(name)
+        return None if prober is None else prober.endpoint
+
     def wake(self, name: str) -> None:
         """Probe a backend now rather than at its next interval."""
         prober = self._probers.get(name)

@@ -115,6 +115,12 @@ class Encoder:
             draft.fill(dict(zip(texts, made, strict=True)))
         return draft.join(*self._frame or (_NOTHING, _NOTHING))
 
+    def show(self, tokens: "array[int]") -> str:
+        """Return the first of *tokens* for people: its number and its text."""
+        if not tokens:
+            return "missing"
+        return f"{tokens[0]} {self._tokenizer.id_to_token(tokens[0])!r}"
+
 
 def _find_frame(tokenizer: Tokenizer) -> tuple["array[int]", "array[int]"] | None:
     """Return the tokens that the model wants in front of a text and behind it."""
