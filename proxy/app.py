@@ -185,6 +185,7 @@ class App:
                     self._index_facts,
                     self.reloader.status,
                     version("warmroute"),
+                    lambda: self.exact,
                 )
             ),
             index=self._index_facts,
