@@ -15,7 +15,8 @@ from warmroute.adapters.tokens.errors import ModelError
 
 Message = Mapping[str, Any]
 
-_MARK = "THE_FINAL_MESSAGE_ENDS_HERE "
+# The word of transformers: there are templates that look for it (LFM2.5).
+_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class ChatTemplate:
@@ -94,8 +95,11 @@ class ChatTemplate:
                 "continue_final_message and add_generation_prompt are both set "
                 "(allowed: one of them); set add_generation_prompt to false"
             )
+        final = ""
         if continue_final_message:
-            messages = [*messages[:-1], _with_mark(messages[-1:])]
+            self._check_shows_content()
+            marked, final = _with_mark(messages[-1:])
+            messages = [*messages[:-1], marked]
         values: dict[str, Any] = {"tools": None, "documents": None}
         values |= {**self._special_tokens, **variables, "messages": messages}
         values["add_generation_prompt"] = add_generation_prompt
@@ -105,7 +109,14 @@ class ChatTemplate:
             raise ModelError(
                 f"the chat template refused the messages: {error}"
             ) from error
-        return _cut_at_mark(text) if continue_final_message else text
+        return _cut_at_mark(text, final) if continue_final_message else text
+
+    def _check_shows_content(self) -> None:
+        if "content" not in self.source:
+            raise ModelError(
+                "continue_final_message is set, but the chat template does not name "
+                "the content of messages"
+            )
 
 
 class Generation(Extension):
@@ -180,29 +191,30 @@ def _with_plain_content(message: Message) -> dict[str, Any]:
     return {**message, "content": "\n".join(texts)}
 
 
-def _with_mark(final: Sequence[Message]) -> Message:
-    """Return the last message with the mark behind its last text."""
+def _with_mark(final: Sequence[Message]) -> tuple[Message, str]:
+    """Return the last message with the mark behind its last text, and that text."""
     content = final[0].get("content") if final else None
     if isinstance(content, str):
-        return {**final[0], "content": content + _MARK}
+        return {**final[0], "content": content + _MARK}, content
     parts = list(content) if isinstance(content, list) else []
     for at in range(len(parts) - 1, -1, -1):
         if "text" in parts[at]:
-            parts[at] = {**parts[at], "text": parts[at]["text"] + _MARK}
-            return {**final[0], "content": parts}
+            text = parts[at]["text"]
+            parts[at] = {**parts[at], "text": text + _MARK}
+            return {**final[0], "content": parts}, text
     raise ModelError(
         "continue_final_message is set, but the last message has no content; "
         "give it a text that the answer shall continue"
     )
 
 
-def _cut_at_mark(text: str) -> str:
+def _cut_at_mark(text: str, final: str) -> str:
     """Cut the mark and what the template wrote behind it."""
     at = text.rfind(_MARK.strip())
-    if at < 0:
+    if at < 0 or final.strip() not in text:
         raise ModelError(
             "continue_final_message is set, but the chat template does not show the "
-            "content of the last message"
+            "content of the last message as it is"
         )
     # A mark without its space was stripped, and so was the text in front of it.
     return text[:at] if text.startswith(_MARK, at) else text[:at].rstrip()

@@ -86,9 +86,10 @@ def show_inline(files: TokenizerFiles) -> None:
     renderer = Renderer(files, TokenMemo())
     text = " ".join(message["content"] for message in chat(20, 2000))
     loop = asyncio.new_event_loop()
-    hops = []
-    for _ in range(200):
-        hops.append(timed(lambda: loop.run_until_complete(asyncio.to_thread(int))))
+    hops = [
+        timed(lambda: loop.run_until_complete(asyncio.to_thread(int)))
+        for _ in range(200)
+    ]
     loop.close()
     print(f"to a thread and back {median(hops):.3f} ms")
     for chars in (128, 256, 512, 1024, 2048, 4096):

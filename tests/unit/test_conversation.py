@@ -154,7 +154,10 @@ class TestTools:
     def test_they_have_their_keys_in_order_the_missing_ones_as_null(self):
         given = {"x": 1, "function": {"strict": True, "name": "f", "y": 2}}
         (tool,) = read_tools([given]) or ()
-        assert list(tool.items()) == [("type", "function"), ("function", tool["function"])]
+        assert list(tool.items()) == [
+            ("type", "function"),
+            ("function", tool["function"]),
+        ]
         assert list(tool["function"].items()) == [
             ("name", "f"),
             ("description", None),
@@ -194,13 +197,12 @@ class TestDevelopers:
         assert merge_developers(systems, "") is systems
 
 
-
-
 class TestContentFormat:
     @pytest.mark.parametrize(
         "source",
         [
-            "{% for m in messages %}{% for p in m['content'] %}x{% endfor %}{% endfor %}",
+            "{% for m in messages %}{% for p in m['content'] %}x{% endfor %}"
+            "{% endfor %}",
             "{% for m in messages %}{% for p in m.content %}x{% endfor %}{% endfor %}",
             "{% set rest = messages[1:] %}{% for m in rest %}"
             "{% for p in m.content | list %}x{% endfor %}{% endfor %}",
@@ -219,11 +221,13 @@ class TestContentFormat:
         "source",
         [
             "{% for m in messages %}{{ m.content }}{% endfor %}",
-            "{% for m in messages %}{% for c in m.tool_calls %}x{% endfor %}{% endfor %}",
+            "{% for m in messages %}{% for c in m.tool_calls %}x{% endfor %}"
+            "{% endfor %}",
             "{% for x in other %}{% for p in x.content %}y{% endfor %}{% endfor %}",
             "{% macro show(content) %}{% for p in content %}x{% endfor %}{% endmacro %}"
             "{% for m in messages %}{{ show(m.role) }}{% endfor %}",
-            "{% for a, b in messages %}{% for p in a.content %}x{% endfor %}{% endfor %}",
+            "{% for a, b in messages %}{% for p in a.content %}x{% endfor %}"
+            "{% endfor %}",
             "{% set a = b %}{% set b = a %}{% for m in messages %}{{ m }}{% endfor %}",
             "{% set a = messages %}{% set messages = a %}{{ a }}",
             "{% broken",

@@ -92,7 +92,10 @@ class TestGrades:
 
     async def test_texts_are_exact_each_with_its_own_piece(self, house):
         prompt = await house.read(TEXT, prompt=["ab", "", "c"], messages=None)
-        assert [one.tokens for one in prompt.pieces] == [tokens_of("ab"), tokens_of("c")]
+        assert [one.tokens for one in prompt.pieces] == [
+            tokens_of("ab"),
+            tokens_of("c"),
+        ]
 
     @pytest.mark.parametrize(
         "fields",

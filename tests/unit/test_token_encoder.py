@@ -77,7 +77,9 @@ class TestEncoder:
 
     def test_several_texts_keep_their_own_tokens(self):
         encoder = Encoder(TOKENIZERS["bytes behind NFC"], TokenMemo())
-        made = encoder.complete(encoder.draft([("ab", True), ("", False), ("h", False)]))
+        made = encoder.complete(
+            encoder.draft([("ab", True), ("", False), ("h", False)])
+        )
         plain = TOKENIZERS["bytes behind NFC"]
         assert list(made[0]) == plain.encode("ab").ids
         assert made[1:] == (

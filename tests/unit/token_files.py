@@ -59,7 +59,9 @@ def metaspace_tokenizer(marks: list[AddedToken], scheme: str) -> Tokenizer:
     for token in [*letters, "he", "ll", "\u2581a", "ab", "\u2581\u2581"]:
         vocabulary.setdefault(token, len(vocabulary))
     merges = [("h", "e"), ("l", "l"), ("\u2581", "a"), ("a", "b"), ("\u2581", "\u2581")]
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>")
+    )
     if scheme == "replaced":
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
