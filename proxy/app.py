@@ -108,9 +108,10 @@ class App:
             self.exact = ExactPrompts(self.fleet, self.prompts.roots, self.memo)
         if self.exact is not None:
             self.exact.configure(models)
-        self.port.exact = self.exact if models else None
+        self.router.exact = self.exact if models else None
 
     def _changed(self, backend: Backend) -> None:
+        self._know_models(backend)
         if self.exact is not None:
             self.exact.changed(backend)
 
@@ -135,7 +136,6 @@ class App:
             block_size=backend.block_size,
             capacity_tokens=backend.capacity_tokens,
         )
-        self._know_models(backend)
         self._changed(backend)
 
     # lifecycle
@@ -203,7 +203,7 @@ class App:
     ) -> dict[str, Any]:
         head = explained_head(path, headers)
         prompt = self.router.read(head, body)
-        if self.port.exact is not None and self.exact is not None:
+        if self.exact is not None:
             await self.exact.read(prompt, body)
         return self.router.explain(head, prompt).explained()
 

@@ -21,7 +21,6 @@ from warmroute.proxy.http.splice import ask_for_usage
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.prompt import Prompt
-from warmroute.proxy.prompt.pending import Exactness
 from warmroute.proxy.router import Router
 from warmroute.proxy.routing import Routing
 from warmroute.proxy.telemetry import Tracer
@@ -56,7 +55,6 @@ class DataPort:
         self.tracer = tracer
         self.clock = clock
         self.is_draining = False
-        self.exact: Exactness | None = None
         self.own = OwnPaths(fleet)
         self._connections: set[ClientConnection] = set()
         self._pools: dict[Backend, ConnectionPool] = {}
@@ -199,7 +197,7 @@ class DataPort:
                 prompt = self.router.prompts.read(
                     head.path, head.content_type, head.content_encoding, body
                 )
-                exact = self.exact
+                exact = self.router.exact
                 if exact is not None and (pending := exact.begin(prompt, body)):
                     return PromptWait(
                         self, connection, head, body, prompt, pending, trace, started_at
@@ -223,7 +221,7 @@ class DataPort:
         trace: RequestTrace | None,
         started_at: float,
     ) -> Exchange:
-        now = started_at if self.exact is None else self.clock()
+        now = started_at if self.router.exact is None else self.clock()
         routing = self.router.route(head, prompt, now)
         if trace is not None:
             trace.route(

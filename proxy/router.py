@@ -19,6 +19,7 @@ from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt import Prompt, PromptReader
+from warmroute.proxy.prompt.pending import Exactness
 from warmroute.proxy.routing import Field, Routing
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
@@ -50,6 +51,7 @@ class Router:
         self.policy = policy
         self.prompts = prompts
         self.ledger = ledger
+        self.exact: Exactness | None = None
         self._fallback = LeastRequests()
         self.seen = SeenBlocks()
         self._clock = clock

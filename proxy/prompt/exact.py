@@ -107,6 +107,12 @@ class ExactPrompts:
             for backend, agrees in model.verdicts.items():
                 yield name, backend, agrees
 
+    def miscounted(self, prompt: Prompt, backend: str, num_tokens: int) -> None:
+        """Learn that an engine counted other tokens in an exact prompt."""
+        model = self._model_of(prompt)
+        if model is not None and model.is_trusted and prompt.kind in _KINDS:
+            self._trials.miscounted(model, backend, prompt.num_tokens, num_tokens)
+
     def begin(self, prompt: Prompt, body: bytes) -> "Unfinished | None":
         """Make *prompt* exact now, or return what has to be waited for.
 
@@ -144,13 +150,17 @@ class ExactPrompts:
             or not self.models
         ):
             return None
+        model = self._model_of(prompt)
+        if model is not None and not model.is_trusted:
+            self.fallbacks[model.name, "differs"] += 1
+            return None
+        return model
+
+    def _model_of(self, prompt: Prompt) -> ExactModel | None:
         name = prompt.model or ""
         model = self.models.get(name)
         if model is None:
             model = self.models.get(self._roots.names.resolve(name)[0])
-        if model is not None and not model.is_trusted:
-            self.fallbacks[model.name, "differs"] += 1
-            return None
         return model
 
     async def finish(self, pending: "Unfinished") -> None:

@@ -40,6 +40,9 @@ _CALL = {
 }
 _SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
 _QUESTION = {"role": "user", "content": "What is the weather in Bergen?\n\nBe short. "}
+TEXT = "text"
+"""The only check that is no chat."""
+
 _FILLER = "as it was, so it is. " * 9
 
 CHECKS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -88,7 +91,7 @@ CHECKS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "continue_final_message": True,
         },
     ),
-    "text": ("completions", {"prompt": "Once upon a time, there were 3 \n\n  engines"}),
+    TEXT: ("completions", {"prompt": "Once upon a time, there were 3 \n\n  engines"}),
 }
 """Prompts of our own, by name: the kind of body, and the body."""
 

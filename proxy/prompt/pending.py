@@ -22,3 +22,7 @@ class Exactness(Protocol):
         None means that it is as exact as it will be. Raises nothing.
         """
         ...
+
+    def miscounted(self, prompt: Prompt, backend: str, num_tokens: int) -> None:
+        """Learn that an engine counted other tokens in an exact prompt."""
+        ...

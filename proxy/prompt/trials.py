@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from array import array
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 SAMPLE_EVERY = 200
 SAMPLE_GAP_S = 10.0
 RETRY_S = 30.0
+MAX_MISCOUNTED = 3
 
 
 class Trials:
@@ -54,6 +56,7 @@ class Trials:
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._tried: dict[tuple[str, str], tuple[ExactModel, int]] = {}
+        self._miscounted: Counter[tuple[str, str]] = Counter()
         self._num_seen = 0
         self._sampled_at = float("-inf")
 
@@ -77,6 +80,7 @@ class Trials:
             key, mark = (model.name, backend.name), (model, backend.incarnation)
             if self._tried.get(key) != mark:
                 self._tried[key] = mark
+                self._miscounted.pop((model.name, backend.name), None)
                 self._start(self._try(model, backend, served))
 
     def backend_removed(self, backend: Backend) -> None:
@@ -84,6 +88,7 @@ class Trials:
         for model in self._models.values():
             model.verdicts.pop(backend.name, None)
             self._tried.pop((model.name, backend.name), None)
+            self._miscounted.pop((model.name, backend.name), None)
 
     def sample(
         self,
@@ -101,6 +106,19 @@ class Trials:
         self._num_seen, self._sampled_at = 0, now
         self._start(self._compare(model, fields, made[0]))
 
+    def miscounted(self, model: ExactModel, backend: str, ours: int, num: int) -> None:
+        """Learn that an engine reports another number of tokens than we made.
+
+        The third time the model is not trusted any more. That needs no way to ask,
+        so it holds for every engine.
+        """
+        key = (model.name, backend)
+        self._miscounted[key] += 1
+        if self._miscounted[key] == MAX_MISCOUNTED:
+            model.verdicts[backend] = False
+            detail = f"{ours} tokens here, {num} by the engine's own report"
+            _warn(model, backend, "usage of the traffic", detail)
+
     async def close(self) -> None:
         """Stop what is running."""
         for task in self._tasks:
@@ -114,7 +132,7 @@ class Trials:
 
     async def _try(self, model: ExactModel, backend: Backend, served: str) -> None:
         """Try one model on one engine until it answers, or offers no way to ask."""
-        from warmroute.proxy.prompt.parity import check_parity
+        from warmroute.proxy.prompt.parity import TEXT, check_parity
 
         assert model.renderer is not None  # looked at before
         mark = (model, backend.incarnation)
@@ -124,9 +142,11 @@ class Trials:
             differing = [one for one in verdicts if one.outcome == "differs"]
             if differing:
                 first = differing[0]
-                _warn(model, backend, first.check, first.detail)
+                _warn(model, backend.name, first.check, first.detail)
             if differing or any(one.outcome == "equal" for one in verdicts):
-                model.verdicts[backend.name] = not differing
+                if differing or any(one.check != TEXT for one in verdicts):
+                    model.verdicts[backend.name] = not differing
+                # Of an engine that tells of texts only, chats stay unknown.
                 return
             if not verdicts:
                 return
@@ -149,15 +169,15 @@ class Trials:
             return
         model.verdicts[backend.name] = False
         detail = f"from token {at} on; {len(ours)} here, {len(theirs)} in the engine"
-        _warn(model, backend, "a prompt of the traffic", detail)
+        _warn(model, backend.name, "a prompt of the traffic", detail)
 
 
-def _warn(model: ExactModel, backend: Backend, check: str, difference: str) -> None:
+def _warn(model: ExactModel, backend: str, check: str, difference: str) -> None:
     logger.warning(
         "tokenizer_differs",
         extra={
             "model": model.name,
-            "backend": backend.name,
+            "backend": backend,
             "check": check,
             "difference": difference,
             "consequence": "its prompts are estimated until the engine restarts; name "

@@ -29,7 +29,7 @@ async def house(stage: Stage, tmp_path: Path) -> AsyncIterator[Open]:
 
         async def start(tokenizer: str) -> tuple[Served, list[TinyEngine]]:
             engines = [
-                await stack.enter_async_context(serve_tiny(num_blocks=400))
+                await stack.enter_async_context(serve_tiny(num_blocks=2000))
                 for _ in "ab"
             ]
             backends = [

@@ -273,6 +273,24 @@ class TestParity:
         assert [*house.exact.parity()] == []
         assert (await house.read()).grade == "exact"
 
+    async def test_an_engine_that_tells_of_texts_only_leaves_chats_unknown(self, house):
+        class Texts(Engine):
+            async def tokenize(self, endpoint, body):
+                return None if "messages" in body else await super().tokenize(0, body)
+
+        put(house, "a", Texts(tiny_files()))
+        await tried(house)
+        assert [*house.exact.parity()] == []
+
+    async def test_three_other_counts_are_proof_enough(self, house, caplog):
+        for _ in range(3):
+            prompt = await house.read()
+            assert prompt.grade == "exact"
+            house.exact.miscounted(prompt, "a", prompt.num_tokens + 1)
+        assert (await house.read()).grade == "estimated"
+        (line,) = caplog.records
+        assert (line.message, line.backend) == ("tokenizer_differs", "a")
+
     async def test_one_prompt_of_200_is_compared(self, house, caplog):
         for name in "ab":
             put(house, name, Engine(differing_files()))
