@@ -142,31 +142,33 @@ class Exposition(Collector):
 
     def _prompts(self) -> Iterator[Metric]:
         exact = self._exact()
-        if exact is None:
-            return
+        made = {} if exact is None else exact.num_exact
+        fallbacks = {} if exact is None else exact.fallbacks
+        parity = () if exact is None else exact.parity()
+        num_bytes = 0 if exact is None else exact.memo.num_bytes
         yield _counter(
             "exact_prompts",
             "Prompts that were tokenized as the engine does it.",
             ("model",),
-            _keyed(exact.num_exact),
+            _keyed(made),
         )
         yield _counter(
             "exact_prompt_fallbacks",
             "Prompts of a model with a tokenizer that stayed estimates, by reason.",
             ("model", "reason"),
-            exact.fallbacks.items(),
+            fallbacks.items(),
         )
         yield _gauge(
             "tokenizer_parity",
             "1 if a backend makes the same tokens of a model's prompts, 0 if others.",
             ("model", "backend"),
-            (((one, name), float(same)) for one, name, same in exact.parity()),
+            (((one, name), float(same)) for one, name, same in parity),
         )
         yield _gauge(
             "prompt_memo_bytes",
             "Bytes of texts and tokens that are remembered.",
             (),
-            [((), exact.memo.num_bytes)],
+            [((), num_bytes)],
         )
 
     def _process(self) -> Iterator[Metric]:
