@@ -5,6 +5,7 @@ no state, and may be shared by all backends of its kind. A number that an engine
 does not tell is ``None``: unknown, never zero.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -164,6 +165,18 @@ class Adapter(Protocol):
         Args:
             lack: What is missing or wrong.
             version: The engine's release, where flags depend on it.
+        """
+        ...
+
+    async def tokenize(
+        self, endpoint: Endpoint, body: Mapping[str, object]
+    ) -> "array[int] | None":
+        """Ask which tokens a prompt becomes; None if the engine offers no way.
+
+        Args:
+            endpoint: Where to ask.
+            body: As vLLM's ``/tokenize`` takes it: ``prompt``, or ``messages`` with
+                what belongs to them.
         """
         ...
 

@@ -1,5 +1,6 @@
 """Engines of which nothing is promised but OpenAI's API."""
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
 from warmroute.adapters.base import (
@@ -84,6 +85,12 @@ class OpenAIAdapter:
     def remedy(self, lack: Lack, version: str | None) -> str:
         """Return the engine's own remedy, or one for any engine."""
         return self.remedies.get(lack) or GENERAL[lack]
+
+    async def tokenize(
+        self, endpoint: Endpoint, body: Mapping[str, object]
+    ) -> "array[int] | None":
+        """Offer no way: OpenAI's API does not show tokens."""
+        return None
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise anything: this is the kind that is left."""

@@ -37,8 +37,11 @@ from warmroute.proxy.process import (
     tune_collector,
 )
 from warmroute.proxy.prompt import PromptReader
+from warmroute.proxy.prompt.exact import ExactPrompts
+from warmroute.proxy.prompt.exact_model import ExactModel, read_models
+from warmroute.proxy.prompt.memo import TokenMemo
 from warmroute.proxy.reload import Commit, Loader, Reloader, reconcile
-from warmroute.proxy.router import Router
+from warmroute.proxy.router import Router, explained_head
 from warmroute.proxy.stopping import Stopping
 from warmroute.proxy.telemetry import Tracer, build_tracer
 from warmroute.proxy.view import View
@@ -70,6 +73,7 @@ class App:
         self.load = FleetLoad()
         self.fleet = Fleet(config.backends, config.health, self.load)
         self.prompts = PromptReader(config.models)
+        self.memo = TokenMemo()
         self.router = Router(
             self.fleet,
             self.view,
@@ -81,6 +85,7 @@ class App:
         self.tracer = _tracer(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
         self.feeds: Feeds | None = None
+        self.exact: ExactPrompts | None = None
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -97,12 +102,31 @@ class App:
         fleet.on_removed.append(self._removed)
         fleet.on_restarted.append(self._restarted)
         fleet.on_facts.append(self._learned_facts)
+        fleet.on_changed.append(self._changed)
         for backend in fleet.backends.values():
             self._added(backend)
+        self._make_exact(read_models(self.config.models, self.memo))
+
+    def _make_exact(self, models: Mapping[str, ExactModel]) -> None:
+        """Take over which models' prompts are exact; without any, nothing is asked."""
+        if self.exact is None and models:
+            self.exact = ExactPrompts(self.fleet, self.prompts.roots, self.memo)
+        if self.exact is not None:
+            self.exact.configure(models)
+        self.router.exact = self.exact if models else None
+
+    def _changed(self, backend: Backend) -> None:
+        self._know_models(backend)
+        if self.exact is not None:
+            self.exact.changed(backend)
+
+    def _know_models(self, backend: Backend) -> None:
+        self.ledger.know_models(backend.models)
+        self.prompts.roots.learn(one.models for one in self.fleet.backends.values())
 
     def _added(self, backend: Backend) -> None:
         self.view.add_backend(backend.name, backend.block_size)
-        self.ledger.know_models(backend.models)
+        self._know_models(backend)
 
     def _restarted(self, backend: Backend) -> None:
         self.view.wipe(backend.name)
@@ -115,6 +139,8 @@ class App:
         self.view.remove_backend(backend.name)
         self.port.forget(backend)
         self.ledger.forget_backend(backend.name)
+        if self.exact is not None:
+            self.exact.removed(backend)
 
     def _learned_facts(self, backend: Backend) -> None:
         self.view.configure(
@@ -122,7 +148,7 @@ class App:
             block_size=backend.block_size,
             capacity_tokens=backend.capacity_tokens,
         )
-        self.ledger.know_models(backend.models)
+        self._changed(backend)
         if self.feeds is not None:
             self.feeds.learned(backend)
 
@@ -165,7 +191,7 @@ class App:
             ledger=self.ledger,
             fleet=self.fleet,
             view=self.view,
-            explain=lambda *asked: self.router.explain(*asked).explained(),
+            explain=self._explain,
             registry=build_registry(
                 Exposition(
                     self.ledger,
@@ -174,6 +200,7 @@ class App:
                     self._index_facts,
                     self.reloader.status,
                     version("warmroute"),
+                    lambda: self.exact,
                 ),
                 EventExposition(lambda: self.feeds.streams() if self.feeds else {}),
             ),
@@ -186,6 +213,15 @@ class App:
             host=host,
             token=token.get_secret_value() if token is not None else None,
         )
+
+    async def _explain(
+        self, path: str, headers: Mapping[str, str], body: bytes
+    ) -> dict[str, Any]:
+        head = explained_head(path, headers)
+        prompt = self.router.read(head, body)
+        if self.exact is not None:
+            await self.exact.read(prompt, body)
+        return self.router.explain(head, prompt).explained()
 
     def _index_facts(self) -> IndexFacts:
         return IndexFacts(**self.view.stats())
@@ -231,6 +267,8 @@ class App:
             await self.port.drained(_FAREWELL_S)
         if self._admin is not None:
             await self._admin.close()
+        if self.exact is not None:
+            await self.exact.close()
         await self.fleet.close()
         if self.feeds is not None:
             await self.feeds.close()
@@ -248,6 +286,8 @@ class App:
         Fleet(fresh, config.health, FleetLoad())
         if config.tls is not None:
             server_tls(config.tls)
+        known = {} if self.exact is None else self.exact.models
+        models = read_models(config.models, self.memo, known)
         tracer = self.tracer
         if config.tracing != old.tracing:
             tracer = _tracer(config)
@@ -258,6 +298,7 @@ class App:
                 self.router.policy = policy
             self._configure(old, config)
             await reconcile(self.fleet, config.backends)
+            self._make_exact(models)
             await self._trace_by(tracer)
 
         return commit

@@ -41,6 +41,7 @@ class Exchange:
         routing: Where it goes, with its load reserved.
         trace: Its spans, when it is sampled.
         started_at: When it had arrived.
+        routed_at: When the backend was chosen.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Exchange:
         routing: "Routing",
         trace: RequestTrace | None,
         started_at: float,
+        routed_at: float,
     ) -> None:
         self._port = port
         self._client = client
@@ -67,7 +69,8 @@ class Exchange:
         self._asks_usage = asks_usage
         self._routing = routing
         self._trace = trace
-        self._started_at = self._sent_at = started_at
+        self._started_at = started_at
+        self._sent_at = routed_at
         self._connecting: asyncio.Task[None] | None = None
         self._upstream: UpstreamConnection | None = None
         self._relay: Relay | None = None
@@ -84,7 +87,7 @@ class Exchange:
 
     def begin(self) -> None:
         """Send the request."""
-        self._attempt(self._started_at)
+        self._attempt(self._sent_at)
 
     def client_gone(self) -> None:
         """Close the engine's side at once: nobody reads the answer any more."""

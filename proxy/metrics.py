@@ -22,6 +22,7 @@ from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.flow import Flow
 from warmroute.proxy.ledger.histogram import Histogram
 from warmroute.proxy.ledger.tokens import TokenClasses
+from warmroute.proxy.prompt.exact import ExactPrompts
 
 Rows = Iterable[tuple[tuple[str, ...], float]]
 
@@ -48,6 +49,7 @@ class Exposition(Collector):
         index: Callable[[], IndexFacts],
         reloads: ReloadStatus,
         version: str,
+        prompts: Callable[[], ExactPrompts | None] = lambda: None,
     ) -> None:
         self._ledger = ledger
         self._fleet = fleet
@@ -55,6 +57,7 @@ class Exposition(Collector):
         self._index = index
         self._reloads = reloads
         self._version = version
+        self._exact = prompts
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics as they stand."""
@@ -63,6 +66,7 @@ class Exposition(Collector):
         yield from _tokens(flows)
         yield from self._routing()
         yield from self._backends(flows)
+        yield from self._prompts()
         yield from self._process()
 
     def _routing(self) -> Iterator[Metric]:
@@ -134,6 +138,37 @@ class Exposition(Collector):
             "The bytes that the prefix index may use at most.",
             (),
             [((), index.cap_bytes)],
+        )
+
+    def _prompts(self) -> Iterator[Metric]:
+        exact = self._exact()
+        made = {} if exact is None else exact.num_exact
+        fallbacks = {} if exact is None else exact.fallbacks
+        parity = () if exact is None else exact.parity()
+        num_bytes = 0 if exact is None else exact.memo.num_bytes
+        yield _counter(
+            "exact_prompts",
+            "Prompts that were tokenized as the engine does it.",
+            ("model",),
+            _keyed(made),
+        )
+        yield _counter(
+            "exact_prompt_fallbacks",
+            "Prompts of a model with a tokenizer that stayed estimates, by reason.",
+            ("model", "reason"),
+            fallbacks.items(),
+        )
+        yield _gauge(
+            "tokenizer_parity",
+            "1 if a backend makes the same tokens of a model's prompts, 0 if others.",
+            ("model", "backend"),
+            (((one, name), float(same)) for one, name, same in parity),
+        )
+        yield _gauge(
+            "prompt_memo_bytes",
+            "Bytes of texts and tokens that are remembered.",
+            (),
+            [((), num_bytes)],
         )
 
     def _process(self) -> Iterator[Metric]:

@@ -23,10 +23,12 @@ from warmroute.proxy.http.splice import ask_for_usage
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.process import listen
+from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.router import Router
 from warmroute.proxy.routing import Routing
 from warmroute.proxy.telemetry import Tracer
 from warmroute.proxy.telemetry.request_trace import RequestTrace
+from warmroute.proxy.waiting import PromptWait
 
 logger = logging.getLogger(__name__)
 
@@ -179,8 +181,32 @@ class DataPort:
         trace = None
         if self.tracer is not None:
             trace = self.tracer.start_server(head, now, connection.peer)
+        return self.routed(connection, head, body, None, trace, now)
+
+    def routed(
+        self,
+        connection: ClientConnection,
+        head: RequestHead,
+        body: bytes,
+        prompt: Prompt | None,
+        trace: RequestTrace | None,
+        started_at: float,
+    ) -> Work:
+        """Make the work that answers a request, or that waits for its prompt first.
+
+        Without a *prompt* the body is read; with one, nothing is waited for again.
+        """
         try:
-            return self._exchange(connection, head, body, trace, now)
+            if prompt is None:
+                prompt = self.router.prompts.read(
+                    head.path, head.content_type, head.content_encoding, body
+                )
+                exact = self.router.exact
+                if exact is not None and (pending := exact.begin(prompt, body)):
+                    return PromptWait(
+                        self, connection, head, body, prompt, pending, trace, started_at
+                    )
+            return self._exchange(connection, head, body, prompt, trace, started_at)
         except ClientError as refusal:
             error = refusal
         except Exception:
@@ -195,12 +221,11 @@ class DataPort:
         connection: ClientConnection,
         head: RequestHead,
         body: bytes,
+        prompt: Prompt,
         trace: RequestTrace | None,
-        now: float,
+        started_at: float,
     ) -> Exchange:
-        prompt = self.router.prompts.read(
-            head.path, head.content_type, head.content_encoding, body
-        )
+        now = started_at if self.router.exact is None else self.clock()
         routing = self.router.route(head, prompt, now)
         if trace is not None:
             trace.route(
@@ -212,7 +237,9 @@ class DataPort:
         asks_usage = self.injects_usage and prompt.can_inject_usage
         if asks_usage:
             body = ask_for_usage(body)
-        return Exchange(self, connection, head, body, asks_usage, routing, trace, now)
+        return Exchange(
+            self, connection, head, body, asks_usage, routing, trace, started_at, now
+        )
 
     def _refusal(
         self,

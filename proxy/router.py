@@ -20,6 +20,7 @@ from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt import Prompt, PromptReader
+from warmroute.proxy.prompt.pending import Exactness
 from warmroute.proxy.routing import Field, Routing
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
@@ -51,6 +52,7 @@ class Router:
         self.policy = policy
         self.prompts = prompts
         self.ledger = ledger
+        self.exact: Exactness | None = None
         self._fallback = LeastRequests()
         self.seen = SeenBlocks()
         self._clock = clock
@@ -76,25 +78,18 @@ class Router:
             self.pin(prompt.pin, decision.chosen)
         return routing
 
-    def explain(self, path: str, headers: Mapping[str, str], body: bytes) -> Decision:
+    def read(self, head: RequestHead, body: bytes) -> Prompt:
+        """Read the prompt of a request; never raises."""
+        return self.prompts.read(
+            head.path, head.content_type, head.content_encoding, body
+        )
+
+    def explain(self, head: RequestHead, prompt: Prompt) -> Decision:
         """Decide as for a real request, and send, reserve and record nothing.
 
         Raises:
             ClientError: As for a real request.
         """
-        named = {"host": "explain", "content-type": "application/json", **headers}
-        pairs = [
-            (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
-            for name, value in named.items()
-            if name not in ("content-length", "transfer-encoding")
-        ]
-        head = RequestHead(b"POST", path.encode("latin-1", "replace"), "1.1", pairs)
-        prompt = self.prompts.read(
-            head.path,
-            head.fields[b"content-type"],
-            head.fields.get(b"content-encoding", b""),
-            body,
-        )
         field = self._field(prompt.model)
         return self._decide(head, prompt, field, self._clock())[2]
 
@@ -183,6 +178,17 @@ class Router:
             field = Field(backends, list(self.fleet.backends.values()), self.view)
             self._fields[model] = field
         return field
+
+
+def explained_head(path: str, headers: Mapping[str, str]) -> RequestHead:
+    """Return the head of a request that is only to be explained."""
+    named = {"host": "explain", "content-type": "application/json", **headers}
+    pairs = [
+        (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+        for name, value in named.items()
+        if name not in ("content-length", "transfer-encoding")
+    ]
+    return RequestHead(b"POST", path.encode("latin-1", "replace"), "1.1", pairs)
 
 
 def _lower(lookup: Lookup) -> list[tuple[int, int]] | None:

@@ -197,6 +197,13 @@ class Routing:
                 router.view.realised(ticket, cached_tokens, now)
             if prompt_tokens is not None:
                 router.prompts.learn(prompt, prompt_tokens)
+                if (
+                    router.exact is not None
+                    and prompt.grade == "exact"
+                    and prompt.num_tokens != prompt_tokens
+                ):
+                    name = self.backend.name
+                    router.exact.miscounted(prompt, name, prompt_tokens)
             if prompt.kind == "responses" and usage is not None and usage.answer_id:
                 router.pin(usage.answer_id, self.backend.name)
         elif ticket is not None and ttft_s is None:

@@ -1,5 +1,6 @@
 """SGLang over HTTP: what it tells about itself without any plugin."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from warmroute.adapters.kv_events.address import host_of
 from warmroute.adapters.openai import OpenAIAdapter, owners
 from warmroute.adapters.sglang.event_sources import read_sources
 from warmroute.adapters.sglang.remedies import REMEDIES
+from warmroute.adapters.tokenize import ask_tokens
 from warmroute.policies.errors import ProtocolMismatch
 
 PAGE_SIZE = "sglang:page_size"
@@ -72,6 +74,14 @@ class SGLangAdapter(OpenAIAdapter):
     async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
         """Ask the in-engine plugin, where it is loaded."""
         return await read_snapshot(endpoint)
+
+    async def tokenize(
+        self, endpoint: Endpoint, body: Mapping[str, object]
+    ) -> "array[int] | None":
+        """Ask ``/v1/tokenize`` about a text; how a chat is written it does not tell."""
+        if "prompt" not in body:
+            return None
+        return await ask_tokens(endpoint, "/v1/tokenize", body)
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise by the models' owner, else by what ``/server_info`` holds."""

@@ -1,5 +1,6 @@
 """vLLM over HTTP: what it tells about itself without any plugin."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from warmroute.adapters.exposition import Exposition, Samples
 from warmroute.adapters.kv_client import read_snapshot
 from warmroute.adapters.kv_events.address import host_of
 from warmroute.adapters.openai import OpenAIAdapter, owners
+from warmroute.adapters.tokenize import ask_tokens
 from warmroute.adapters.vllm.event_sources import PATH, read_sources
 from warmroute.adapters.vllm.remedies import OPT_IN, REMEDIES, caches_by_default
 from warmroute.policies.errors import ProtocolMismatch
@@ -75,6 +77,12 @@ class VLLMAdapter(OpenAIAdapter):
         if lack == "prefix_caching" and not caches_by_default(version):
             return OPT_IN
         return super().remedy(lack, version)
+
+    async def tokenize(
+        self, endpoint: Endpoint, body: Mapping[str, object]
+    ) -> "array[int] | None":
+        """Ask ``/tokenize``."""
+        return await ask_tokens(endpoint, "/tokenize", body)
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise by the models' owner, else by ``/version`` and ``/metrics``."""

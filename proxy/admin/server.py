@@ -136,7 +136,7 @@ class Admin:
         if body.startswith(b'"'):
             body = msgspec.json.decode(body, type=str).encode()
         headers = {name.lower(): value for name, value in asked.headers.items()}
-        return _json(self._state.explain(asked.path, headers, body))
+        return _json(await self._state.explain(asked.path, headers, body))
 
     async def show_view(self, request: web.Request) -> web.Response:
         """Show the prefixes that one backend is believed to hold."""

@@ -167,7 +167,7 @@ class AdminState:
     index: Callable[[], IndexFacts]
     policy: Callable[[], str]
     is_ready: Callable[[], bool]
-    explain: Callable[[str, Mapping[str, str], bytes], dict[str, Any]]
+    explain: Callable[[str, Mapping[str, str], bytes], Awaitable[dict[str, Any]]]
     add_backend: Callable[[Mapping[str, Any]], str]
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned

@@ -17,6 +17,7 @@ from warmroute.proxy.config.backend import name_of_url
 from warmroute.proxy.config.draft import Draft, Path, unknown
 from warmroute.proxy.config.fields import is_off, resolve
 from warmroute.proxy.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN, DEFAULT_POLICY
+from warmroute.proxy.config.tokenizers import WORDS, read_tokenizer
 
 
 def engine_names() -> list[str]:
@@ -27,7 +28,7 @@ def engine_names() -> list[str]:
 def check_all(draft: Draft, directory: FilePath) -> None:
     """Report what single values do not show; relative paths start at *directory*."""
     _check_backends(draft)
-    _check_models(draft)
+    _check_models(draft, directory)
     _check_policy(draft)
     _check_listeners(draft)
     _check_tls(draft, directory)
@@ -49,10 +50,23 @@ def _check_backends(draft: Draft) -> None:
             draft.report(place, unknown("engine", str(engine), engines))
 
 
-def _check_models(draft: Draft) -> None:
+def _check_models(draft: Draft, directory: FilePath) -> None:
     names: dict[str, Path] = {}
     for path, model in _items(draft, "models"):
         _check_unique(draft, (*path, "name"), model.get("name"), names)
+        _check_tokenizer(draft, (*path, "tokenizer"), directory)
+
+
+def _check_tokenizer(draft: Draft, path: Path, directory: FilePath) -> None:
+    named = draft.value_at(path)
+    if not isinstance(named, str) or not named or draft.is_broken(path):
+        return
+    if named in WORDS:
+        return
+    try:
+        read_tokenizer(resolve(named, directory))
+    except (ValueError, WarmrouteError) as error:
+        draft.report(path, str(error))
 
 
 def _check_unique(

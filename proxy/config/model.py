@@ -1,8 +1,16 @@
 """The whole configuration: what may stand in the file, with its defaults."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+)
 
 from warmroute.proxy.config.address import Address
 from warmroute.proxy.config.backend import BackendConfig
@@ -13,6 +21,7 @@ from warmroute.proxy.config.fields import (
     Secret,
     Section,
     off_none,
+    resolve,
 )
 from warmroute.proxy.config.sections import (
     DecisionsConfig,
@@ -29,6 +38,7 @@ from warmroute.proxy.config.sections import (
     TracingConfig,
     TruthConfig,
 )
+from warmroute.proxy.config.tokenizers import WORDS
 
 if TYPE_CHECKING:
     from warmroute.proxy.config.source import ConfigSource
@@ -57,18 +67,28 @@ def _read_tokenizer(value: Any) -> Any:
     return "none" if value is False else value
 
 
+def _resolve_tokenizer(value: str, info: ValidationInfo) -> str:
+    if value in WORDS:
+        return value
+    return str(resolve(value, (info.context or {}).get("directory", Path())))
+
+
 class ModelConfig(Section):
     """Describe a model that the backends serve."""
 
     short_form = "name"
 
     name: Name = Field(description="Name that requests put into `model`.")
-    tokenizer: Annotated[str, BeforeValidator(_read_tokenizer)] = Field(
+    tokenizer: Annotated[
+        str, BeforeValidator(_read_tokenizer), AfterValidator(_resolve_tokenizer)
+    ] = Field(
         default="none",
         min_length=1,
-        description="A directory or file; or `engine` to ask the engine; or `none` "
-        "for estimates. This version takes all three and estimates in each case; "
-        "prompts of token ids are exact already.",
+        description="A directory with `tokenizer.json` and the chat template (or that "
+        "file, or a GGUF file), relative to this file: prompts are tokenized as the "
+        "engine does it; or `engine` to ask the engine each time; or `none` for "
+        "estimates. Needs the extra `tokenize` (of a GGUF file, `embedded`). Prompts "
+        "of token ids are exact in each case.",
     )
 
 

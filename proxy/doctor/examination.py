@@ -24,7 +24,7 @@ from warmroute.proxy.doctor.hit_ratio import HitRatio
 from warmroute.proxy.doctor.keep_alive import KeepAlive
 from warmroute.proxy.doctor.kv_events import KVEvents
 from warmroute.proxy.doctor.models import Models, SameModels
-from warmroute.proxy.doctor.parity import Parity, TokenReader
+from warmroute.proxy.doctor.parity import Parity
 from warmroute.proxy.doctor.patient import Conditions, Patient, admit
 from warmroute.proxy.doctor.prefix_caching import PrefixCaching
 from warmroute.proxy.doctor.reachable import Reachable
@@ -92,7 +92,6 @@ class Examination:
         timeout_s: Bound of one answer of an engine.
         is_probing: Whether small prompts may be sent.
         progress: Called with the checks done and their number.
-        readers: What makes exact prompts of a model's chats, by model.
     """
 
     __slots__ = ("_config", "_done", "_progress", "_timeout_s", "_total", "conditions")
@@ -103,7 +102,6 @@ class Examination:
         timeout_s: float,
         is_probing: bool,
         progress: Callable[[int, int], None] = lambda done, total: None,
-        readers: Mapping[str, TokenReader] = MappingProxyType({}),
     ) -> None:
         self._config = config
         self._timeout_s = timeout_s
@@ -111,7 +109,7 @@ class Examination:
         self._done = 0
         self._total = len(config.backends) * len(CHECKS)
         self.conditions = Conditions(
-            config.timeouts, config.models, timeout_s, is_probing, readers
+            config.timeouts, config.models, timeout_s, is_probing
         )
 
     def __repr__(self) -> str:

@@ -1,26 +1,14 @@
 """Are prompts tokenized here as in the engine?"""
 
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
-from typing import Protocol
+from functools import partial
 
-from warmroute.adapters.base import Endpoint
-from warmroute.policies.errors import ProtocolMismatch
 from warmroute.proxy.config import ModelConfig
 from warmroute.proxy.doctor.finding import Finding, broken, ok, skipped
-from warmroute.proxy.doctor.parity_prompts import PROMPTS
 from warmroute.proxy.doctor.patient import Patient
+from warmroute.proxy.prompt.exact_model import read_models
+from warmroute.proxy.prompt.memo import TokenMemo
 
-_PATH = "/tokenize"
 _WORST_FIRST = ("broken", "warn", "ok", "skipped")
-
-
-class TokenReader(Protocol):
-    """Turn chats into token ids, as the proxy does it for one model."""
-
-    async def read(self, body: Mapping[str, object]) -> Sequence[int] | None:
-        """Return the tokens of a chat request; None if they cannot be exact."""
-        ...
 
 
 class Parity:
@@ -43,51 +31,29 @@ class Parity:
 
 
 async def parity(model: ModelConfig, patient: Patient) -> Finding:
-    """Compare one model's tokens with those of one backend."""
+    """Compare one model's tokens with those of one backend.
+
+    Raises:
+        ConfigError: The tokenizer's files are not usable.
+    """
     if model.tokenizer == "engine":
         return skipped(f"{model.name}: the engine itself is asked for tokens")
-    reader = patient.conditions.readers.get(model.name)
-    if reader is None:
-        return skipped(f"{model.name}: this version estimates, whatever the tokenizer")
-    equal: list[str] = []
-    for name, body in PROMPTS.items():
-        ours = await reader.read(body)
-        theirs = await _engine_tokens(patient.endpoint, model.name, body)
-        if ours is None or theirs is None:
-            continue
-        if [*ours] != theirs:
-            return _differs(f"{model.name}, {name}", ours, theirs)
-        equal.append(name)
+    from warmroute.proxy.prompt.parity import check_parity  # needs an extra
+
+    renderer = read_models([model], TokenMemo())[model.name].renderer
+    assert renderer is not None  # files are configured
+    ask = partial(patient.adapter.tokenize, patient.endpoint)
+    verdicts = await check_parity(renderer, model.name, ask)
+    for one in verdicts:
+        if one.outcome == "differs":
+            return broken(
+                f"{model.name}, {one.check}: {one.detail}",
+                "set the model's tokenizer to the files that the engine loads, its "
+                "chat template included, or to engine",
+            )
+    equal = [one.check for one in verdicts if one.outcome == "equal"]
     if not equal:
         return skipped(f"{model.name}: the engine tells no tokens of chats")
-    missing = [name for name in PROMPTS if name not in equal]
+    missing = [one.check for one in verdicts if one.outcome != "equal"]
     rest = f"; not compared: {', '.join(missing)}" if missing else ""
     return ok(f"{model.name}: equal on {', '.join(equal)}{rest}")
-
-
-async def _engine_tokens(
-    endpoint: Endpoint, model: str, body: Mapping[str, object]
-) -> list[int] | None:
-    """Ask the engine for a chat's tokens; None if it does not tell."""
-    status, answer = await endpoint.post(_PATH, {"model": model, **body})
-    if status != 200:
-        return None
-    tokens = endpoint.decode_object(_PATH, answer).get("tokens")
-    if not isinstance(tokens, list):
-        raise ProtocolMismatch(f"{endpoint.url}{_PATH} answered without 'tokens'")
-    return tokens
-
-
-def _differs(what: str, ours: Sequence[int], theirs: Sequence[int]) -> Finding:
-    pairs = enumerate(zip_longest(ours, theirs))
-    at, (mine, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
-    return broken(
-        f"{what}: token {at} is {_shown(mine)} here and {_shown(other)} in the engine "
-        f"({len(ours)} and {len(theirs)} tokens)",
-        "set the model's tokenizer to the files that the engine loads, its chat "
-        "template included, or to engine",
-    )
-
-
-def _shown(token: int | None) -> str:
-    return "missing" if token is None else str(token)

@@ -24,7 +24,6 @@ from warmroute.proxy.fleet.target import Target, tls_context
 
 if TYPE_CHECKING:
     from warmroute.proxy.doctor.ear import Ear, Heard
-    from warmroute.proxy.doctor.parity import TokenReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,12 @@ class Conditions:
         models: What is configured of the models.
         timeout_s: Bound of one answer of an engine.
         is_probing: Whether prompts may be sent.
-        readers: What makes exact prompts of a model's chats, by model.
     """
 
     timeouts: TimeoutsConfig
     models: Sequence[ModelConfig]
     timeout_s: float
     is_probing: bool
-    readers: "Mapping[str, TokenReader]" = field(default_factory=dict)
 
 
 @dataclass(slots=True)

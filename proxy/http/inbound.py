@@ -102,6 +102,11 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = time.monotonic() + self._port.read_limits.keep_alive_s
         self._turn()
 
+    def hand_over(self, work: Work) -> None:
+        """Let *work* answer from here on, in the place of what waited for it."""
+        self._work = work
+        work.begin()
+
     def abort(self) -> None:
         """Cut the connection, so that a truncated answer shows as one."""
         self._work = None

@@ -27,11 +27,11 @@ _JSON: Final = b"application/json"
 class PromptReader:
     """Read request bodies, and learn how many bytes make a token."""
 
-    __slots__ = ("_density", "_roots", "_tokenizers")
+    __slots__ = ("_density", "_tokenizers", "roots")
 
     def __init__(self, models: Iterable[ModelConfig] = ()) -> None:
         self._density = Density()
-        self._roots = Roots()
+        self.roots = Roots()
         self._tokenizers = {model.name: model.tokenizer for model in models}
 
     def __repr__(self) -> str:
@@ -100,9 +100,9 @@ class PromptReader:
             fields.cache_salt is not None
             or fields.lora_path is not None
             or fields.extra_key is not None
-            or (root := self._roots.known_text(name)) is None
+            or (root := self.roots.known_text(name)) is None
         ):
-            root = self._roots.find(name, "estimated", fields)
+            root = self.roots.find(name, "estimated", fields)
         num_bytes = len(text)
         num_tokens = round(num_bytes / rate) or 1
         return _describe(
@@ -126,7 +126,7 @@ class PromptReader:
         sums = self._density.find(name)
         rate = PRIOR_BYTES_PER_TOKEN if sums is None else sums.rate
         grade: KnownGrade = "exact" if batch.is_exact else "estimated"
-        root = self._roots.find(name, grade, fields, batch.media)
+        root = self.roots.find(name, grade, fields, batch.media)
         num_tokens, pieces = _weigh(batch, root, rate)
         is_continued = shape.kind == "responses" and fields.pin_key() is not None
         return _describe(

@@ -133,7 +133,7 @@ class Feeds:
             return
         address = addresses[0]
         tiers = self._view.announce(name, partial(self._facts, name))
-        root = partial(event_root, backend.models)
+        root = partial(_root, backend)
         track = Track(self._index, tiers, root, partial(self._sized, name))
         self._view.verify_by(name, track.was_removed)
         stream = Stream(
@@ -202,3 +202,7 @@ class Feeds:
             "status": stream.status,
             "orphans": stream.track.num_orphans,
         }
+
+
+def _root(backend: Backend, lora: str | None, salt: str | None) -> int:
+    return event_root(backend.models, lora, salt)

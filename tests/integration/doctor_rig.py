@@ -102,23 +102,12 @@ def write_config(folder: Path, entries: Mapping[str, Entry], **more: Any) -> Pat
     return path
 
 
-class Reader:
-    """Make tokens of chats by a tokenizer, as the proxy does where one is set."""
-
-    def __init__(self, tokenizer: ChatTokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    async def read(self, body: Mapping[str, Any]) -> list[int]:
-        options = {key: value for key, value in body.items() if key != "messages"}
-        return self._tokenizer.encode_chat(read_messages(body["messages"]), **options)
-
-
 async def examine(
     folder: Path,
     entries: Mapping[str, Entry],
     *,
     is_probing: bool = True,
-    tokenizer: ChatTokenizer | None = None,
+    tokenizer: Path | None = None,
 ) -> Examined:
     """Examine named backends with a timeout of 2 s.
 
@@ -126,15 +115,13 @@ async def examine(
         folder: Where the configuration is written.
         entries: The backends by name.
         is_probing: Whether prompts may be sent.
-        tokenizer: What the proxy would use for the tiny model.
+        tokenizer: What the proxy uses for the tiny model.
     """
-    config = load_config(write_config(folder, entries), {})
-    if tokenizer is None:
-        return await Examination(config, 2.0, is_probing).run()
-    models = [ModelConfig(name="tiny", tokenizer="somewhere")]
-    config = config.model_copy(update={"models": models})
-    readers = {"tiny": Reader(tokenizer)}
-    return await Examination(config, 2.0, is_probing, readers=readers).run()
+    more: Entry = {}
+    if tokenizer is not None:
+        more = {"models": [{"name": "tiny", "tokenizer": str(tokenizer)}]}
+    config = load_config(write_config(folder, entries, **more), {})
+    return await Examination(config, 2.0, is_probing).run()
 
 
 def findings(examined: Examined, name: str) -> dict[str, Finding]:

@@ -21,10 +21,10 @@ from warmroute.adapters.embedded.engine.stream import (
     RequestStream,
     TokenLogprob,
 )
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.server.app import build_app
 from warmroute.adapters.embedded.server.metrics import EngineMetrics
 from warmroute.adapters.embedded.server.serving import Serving
+from warmroute.adapters.tokens.errors import ModelError
 
 LIMITS = Limits(max_model_len=64, max_num_seqs=8, vocab_size=256)
 

@@ -76,7 +76,7 @@ class FakeApplication:
         self.fault: Exception | None = None
         self.is_ready = True
 
-    def explain(
+    async def explain(
         self, path: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, Any]:
         self.explained.append((path, headers, body))

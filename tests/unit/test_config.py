@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from unit.config_files import MINIMAL, Files
+from unit.token_files import tiny_files, write_files
 
 from warmroute.policies.errors import ConfigError
 from warmroute.proxy.config import (
@@ -35,6 +36,7 @@ class TestForms:
         assert [b.name for b in config.backends] == ["a", "b"]
 
     def test_reference_sample_is_valid(self, files: Files) -> None:
+        write_files(files.path.parent / "models" / "smollm2", tiny_files())
         config = files.load(
             """\
             listen: 127.0.0.1:8080

@@ -34,8 +34,16 @@ def exposition(ledger: Ledger, reloads: ReloadStatus | None = None) -> Expositio
     fleet: Any = SimpleNamespace(backends=backends)
     return Exposition(
         *(ledger, fleet, FakeView(), lambda: IndexFacts(1000, 4000, 14)),
-        *(reloads or ReloadStatus(True, 1234.0), "1.2.3"),
+        *(reloads or ReloadStatus(True, 1234.0), "1.2.3", lambda: EXACT),
     )
+
+
+EXACT: Any = SimpleNamespace(
+    num_exact={"smol": 3},
+    fallbacks={("smol", "busy"): 2},
+    parity=lambda: [("smol", "a", True), ("smol", "b", False)],
+    memo=SimpleNamespace(num_bytes=77),
+)
 
 
 def scrape(ledger: Ledger, reloads: ReloadStatus | None = None) -> dict[str, float]:
@@ -175,3 +183,12 @@ def test_every_metric_is_documented_with_its_type_and_labels() -> None:
         labels = getattr(family, "_labelnames", ())
         exposed[name] = (family.type, tuple(labels))
     assert documented == exposed
+
+
+def test_exact_prompts_show_how_they_fare() -> None:
+    samples = scrape(busy_ledger())
+    assert samples["warmroute_exact_prompts_total model=smol"] == 3
+    assert samples["warmroute_exact_prompt_fallbacks_total model=smol reason=busy"] == 2
+    assert samples["warmroute_tokenizer_parity backend=a model=smol"] == 1
+    assert samples["warmroute_tokenizer_parity backend=b model=smol"] == 0
+    assert samples["warmroute_prompt_memo_bytes"] == 77

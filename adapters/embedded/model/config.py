@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from warmroute.adapters.embedded.model.errors import ModelError
+from warmroute.adapters.tokens.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,17 @@
 """The shape and the tokenizer of a folder as Hugging Face writes it."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
-from warmroute.adapters.embedded.model.chat_template import ChatTemplate
 from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.rope import read_divisors
-from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer
+from warmroute.adapters.tokens.errors import ModelError
+from warmroute.adapters.tokens.files import read_files, read_object
+from warmroute.adapters.tokens.tokenizer import ChatTokenizer
 
 _ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 _REFUSED = {"attention_bias": False, "mlp_bias": False, "sliding_window": None}
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def read_config(folder: Path) -> LlamaConfig:
@@ -43,44 +39,7 @@ def read_tokenizer(folder: Path, config: LlamaConfig) -> ChatTokenizer:
     Raises:
         ModelError: No tokenizer, or a damaged one.
     """
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelError(
-            f"{folder}: no tokenizer.json (SentencePiece's tokenizer.model alone is "
-            "not enough); fetch it, or save the tokenizer again with transformers"
-        )
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises Exception itself
-        raise ModelError(
-            f"{path}: not a tokenizer ({error}); fetch it again"
-        ) from error
-    settings_path = folder / "tokenizer_config.json"
-    settings = read_object(settings_path) if settings_path.exists() else {}
-    named = _named_tokens(settings)
-    source = _template_source(folder, settings)
-    template = None if source is None else ChatTemplate(source, named)
-    return ChatTokenizer(tokenizer, template, config.eos_ids)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ModelError: It is not there, or not one.
-    """
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be read: {error.strerror} (a model folder has "
-            "config.json, tokenizer.json and *.safetensors)"
-        ) from error
-    except ValueError as error:
-        raise ModelError(f"{path}: not JSON ({error}); fetch it again") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path}: no JSON object; fetch it again")
-    return values
+    return ChatTokenizer.from_files(read_files(folder), config.eos_ids)
 
 
 def _check_architecture(path: Path, values: Mapping[str, Any]) -> None:
@@ -133,25 +92,3 @@ def _ids(value: int | list[int] | None) -> tuple[int, ...]:
     if value is None:
         return ()
     return (value,) if isinstance(value, int) else tuple(value)
-
-
-def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    named = {}
-    for key in _NAMED_TOKENS:
-        token = settings.get(key)
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
-            named[key] = token
-    return named
-
-
-def _template_source(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the template: a file of its own wins over the one in the settings."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    source = settings.get("chat_template")
-    if isinstance(source, list):  # several, each with a name
-        by_name = {each.get("name"): each.get("template") for each in source}
-        source = by_name.get("default")
-    return source if isinstance(source, str) else None

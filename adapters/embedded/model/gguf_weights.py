@@ -15,7 +15,7 @@ from gguf.quants import dequantize
 
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.errors import ModelError
+from warmroute.adapters.tokens.errors import ModelError
 
 _ARCHITECTURE = "llama"
 _OUTER = {

@@ -4,7 +4,7 @@ import numpy as np
 
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.errors import ModelError
+from warmroute.adapters.tokens.errors import ModelError
 
 
 class KVStore:

@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.folder_config import (
     read_config,
     read_tokenizer,
 )
-from warmroute.adapters.embedded.model.gguf_tokenizer import build_tokenizer
 from warmroute.adapters.embedded.model.gguf_weights import GGUFFile
 from warmroute.adapters.embedded.model.llama import Llama
 from warmroute.adapters.embedded.model.packaged import find_packaged
 from warmroute.adapters.embedded.model.safetensors_weights import read_folder
 from warmroute.adapters.embedded.model.tiny import TINY, tiny_model, tiny_tokenizer
-from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer
 from warmroute.adapters.embedded.model.weights import fuse_weights
+from warmroute.adapters.tokens.errors import ModelError
+from warmroute.adapters.tokens.gguf_tokenizer import build_files
+from warmroute.adapters.tokens.tokenizer import ChatTokenizer
 
 PACKAGED = "smollm2-135m"
 """The name of the model that is loaded when none is asked for."""
@@ -61,7 +61,8 @@ def _load_gguf(path: Path, name: str) -> LoadedModel:
     file = GGUFFile(path)
     tensors, divisors = file.tensors()
     config = file.config(divisors)
-    tokenizer = build_tokenizer(file.metadata, config, str(path))
+    files = build_files(file.metadata, str(path))
+    tokenizer = ChatTokenizer.from_files(files, config.eos_ids)
     return LoadedModel(Llama(config, fuse_weights(tensors, config)), tokenizer, name)
 
 

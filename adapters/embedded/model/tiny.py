@@ -4,12 +4,12 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from warmroute.adapters.embedded.model.arrays import F32
-from warmroute.adapters.embedded.model.chat_template import ChatTemplate
 from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.detokenizer import byte_alphabet
 from warmroute.adapters.embedded.model.llama import Llama
-from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer
 from warmroute.adapters.embedded.model.weights import fuse_weights, tensor_shapes
+from warmroute.adapters.tokens.chat_template import ChatTemplate
+from warmroute.adapters.tokens.detokenizer import byte_alphabet
+from warmroute.adapters.tokens.tokenizer import ChatTokenizer
 
 TINY = "tiny"
 """The model's name, and the path that `load_model` takes for it."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.errors import ModelError
+from warmroute.adapters.tokens.errors import ModelError
 
 Tensors = Mapping[str, F32]
 """Float32 tensors by the names of Hugging Face's Llama, Q and K in pairs."""

@@ -23,8 +23,8 @@ _TEXT_PARTS = {
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return *messages* with their content as one string each. O(bytes).
 
-    Text parts are joined by line feeds and the arguments of tool calls become
-    objects, as vLLM hands both to a template.
+    Text parts are joined by line feeds, empty ones left out, and the arguments of
+    tool calls become objects, as vLLM hands both to a template.
 
     Raises:
         BadField: There are no messages, or one has a role or content that no text
@@ -67,7 +67,7 @@ def _read_content(message: Mapping[str, Any], place: str) -> str:
             parts = (
                 _read_part(one, f"{place}[{at}]") for at, one in enumerate(content)
             )
-            return "\n".join(parts)
+            return "\n".join(filter(None, parts))
     kind = type(content).__name__
     raise BadField(place, f"must be a string or a list of parts, not {kind}")
 

@@ -3,18 +3,19 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tokenizers import Tokenizer
 
-from warmroute.adapters.embedded.model.chat_template import ChatTemplate, Message
-from warmroute.adapters.embedded.model.detokenizer import (
+from warmroute.adapters.tokens.chat_template import ChatTemplate, Message
+from warmroute.adapters.tokens.detokenizer import (
     Detokenizer,
     TokenBytes,
     byte_level,
     sentencepiece,
 )
-from warmroute.adapters.embedded.model.errors import ModelError
+from warmroute.adapters.tokens.errors import ModelError
+from warmroute.adapters.tokens.files import DEFAULT, TokenizerFiles
 
 
 class ChatTokenizer:
@@ -41,6 +42,17 @@ class ChatTokenizer:
         self.template = template
         self.eos_ids = eos_ids
         self.token_bytes = read_token_bytes(tokenizer)
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles, eos_ids: tuple[int, ...]) -> Self:
+        """Take the tokenizer and the usual template of a model's files.
+
+        Raises:
+            ModelError: As the constructor, or the template is not valid.
+        """
+        source = files.templates.get(DEFAULT)
+        template = None if source is None else ChatTemplate(source, files.named)
+        return cls(files.tokenizer, template, eos_ids)
 
     def __repr__(self) -> str:
         chat = "chat" if self.template else "no chat"

@@ -13,10 +13,8 @@ from tokenizers import (
     processors,
 )
 
-from warmroute.adapters.embedded.model.chat_template import ChatTemplate
-from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.errors import ModelError
-from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer
+from warmroute.adapters.tokens.errors import ModelError
+from warmroute.adapters.tokens.files import DEFAULT, TokenizerFiles
 
 _CONTROL, _USER_DEFINED = 3, 4
 _LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
@@ -26,9 +24,7 @@ _LLAMA3_WORDS = (
 )
 
 
-def build_tokenizer(
-    metadata: Mapping[str, Any], config: LlamaConfig, path: str
-) -> ChatTokenizer:
+def build_files(metadata: Mapping[str, Any], path: str) -> TokenizerFiles:
     """Build byte-level BPE from vocabulary, merges and the kind of word splitting.
 
     Raises:
@@ -50,11 +46,11 @@ def build_tokenizer(
     tokenizer.decoder = decoders.ByteLevel()
     _add_marks(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type", ()))
     named = _named_tokens(metadata, tokens)
-    if metadata.get("tokenizer.ggml.add_bos_token") and config.bos_id is not None:
-        _start_with(tokenizer, named["bos_token"], config.bos_id)
+    bos_id = metadata.get("tokenizer.ggml.bos_token_id")
+    if metadata.get("tokenizer.ggml.add_bos_token") and bos_id is not None:
+        _start_with(tokenizer, named["bos_token"], bos_id)
     source = metadata.get("tokenizer.chat_template")
-    template = ChatTemplate(source, named) if source else None
-    return ChatTokenizer(tokenizer, template, config.eos_ids)
+    return TokenizerFiles(tokenizer, {DEFAULT: source} if source else {}, named)
 
 
 def _pair_encoding(
