@@ -1,9 +1,8 @@
 """Run all checks: the backends at once, the checks of each one in order."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import aiohttp

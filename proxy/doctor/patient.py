@@ -1,7 +1,7 @@
 """One backend under examination, with all that the checks have learned of it."""
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 

@@ -13,15 +13,13 @@ from warmroute.adapters.embedded.budget.rules import TokenRules
 from warmroute.adapters.embedded.engine.engine import Engine
 from warmroute.adapters.embedded.engine.options import EngineOptions
 from warmroute.adapters.embedded.model.loading import LoadedModel
-from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer
 from warmroute.adapters.embedded.server.app import build_app
 from warmroute.adapters.embedded.server.event_log import EventLog
 from warmroute.adapters.embedded.server.kv_events import KVEventPublisher
 from warmroute.adapters.embedded.server.listener import Listener
-from warmroute.adapters.embedded.server.messages import read_messages
 from warmroute.adapters.embedded.server.metrics import EngineMetrics
 from warmroute.adapters.embedded.server.serving import Serving
-from warmroute.proxy.config import ModelConfig, load_config
+from warmroute.proxy.config import load_config
 from warmroute.proxy.doctor.examination import Examination, Examined
 from warmroute.proxy.doctor.finding import Finding
 

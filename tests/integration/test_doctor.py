@@ -290,4 +290,3 @@ class TestTokens:
         assert finding.found.startswith("tiny, ")
         assert "token " in finding.found
         assert "the files that the engine loads" in finding.remedy
-

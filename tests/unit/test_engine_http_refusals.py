@@ -80,7 +80,7 @@ PATH = "/v1/completions"
             {"kv_budget": {"method": "h2o"}},
             "kv_budget.tokens",
             "invalid_kv_budget",
-            "give one",
+            "neither is given",
         ),
         (
             {"kv_budget": {"method": "h2o", "token": 32}},
