@@ -4,7 +4,6 @@ Nothing else in the proxy knows how the parts find each other.
 """
 
 import asyncio
-import importlib.util
 import logging
 import signal
 import ssl
@@ -12,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import build
@@ -29,6 +28,7 @@ from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
 from warmroute.proxy.port import DataPort
 from warmroute.proxy.process import (
+    find_loop,
     listening,
     load_certificate,
     raise_file_limit,
@@ -37,17 +37,13 @@ from warmroute.proxy.process import (
     tune_collector,
 )
 from warmroute.proxy.prompt import PromptReader
-from warmroute.proxy.prompt.exact import ExactPrompts
-from warmroute.proxy.prompt.exact_model import ExactModel, read_models
-from warmroute.proxy.prompt.memo import TokenMemo
 from warmroute.proxy.reload import Commit, Loader, Reloader, reconcile
-from warmroute.proxy.router import Router, explained_head
+from warmroute.proxy.router import Router
+from warmroute.proxy.sources import Sources
 from warmroute.proxy.stopping import Stopping
-from warmroute.proxy.telemetry import Tracer, build_tracer
+from warmroute.proxy.telemetry import Tracer
+from warmroute.proxy.telemetry.configured import tracer_of
 from warmroute.proxy.view import View
-
-if TYPE_CHECKING:
-    from warmroute.proxy.view.feeds import Feeds
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +69,6 @@ class App:
         self.load = FleetLoad()
         self.fleet = Fleet(config.backends, config.health, self.load)
         self.prompts = PromptReader(config.models)
-        self.memo = TokenMemo()
         self.router = Router(
             self.fleet,
             self.view,
@@ -82,10 +77,9 @@ class App:
             self.prompts,
             self.ledger,
         )
-        self.tracer = _tracer(config)
+        self.tracer = tracer_of(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
-        self.feeds: Feeds | None = None
-        self.exact: ExactPrompts | None = None
+        self.sources = Sources(self.fleet, self.view, self.index, self.router)
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -105,20 +99,11 @@ class App:
         fleet.on_changed.append(self._changed)
         for backend in fleet.backends.values():
             self._added(backend)
-        self._make_exact(read_models(self.config.models, self.memo))
-
-    def _make_exact(self, models: Mapping[str, ExactModel]) -> None:
-        """Take over which models' prompts are exact; without any, nothing is asked."""
-        if self.exact is None and models:
-            self.exact = ExactPrompts(self.fleet, self.prompts.roots, self.memo)
-        if self.exact is not None:
-            self.exact.configure(models)
-        self.router.exact = self.exact if models else None
+        self.sources.configure(self.sources.read(self.config.models))
 
     def _changed(self, backend: Backend) -> None:
         self._know_models(backend)
-        if self.exact is not None:
-            self.exact.changed(backend)
+        self.sources.changed(backend)
 
     def _know_models(self, backend: Backend) -> None:
         self.ledger.know_models(backend.models)
@@ -130,17 +115,13 @@ class App:
 
     def _restarted(self, backend: Backend) -> None:
         self.view.wipe(backend.name)
-        if self.feeds is not None:
-            self.feeds.restarted(backend)
+        self.sources.restarted(backend)
 
     def _removed(self, backend: Backend) -> None:
-        if self.feeds is not None:
-            self.feeds.removed(backend)
+        self.sources.removed(backend)
         self.view.remove_backend(backend.name)
         self.port.forget(backend)
         self.ledger.forget_backend(backend.name)
-        if self.exact is not None:
-            self.exact.removed(backend)
 
     def _learned_facts(self, backend: Backend) -> None:
         self.view.configure(
@@ -148,9 +129,8 @@ class App:
             block_size=backend.block_size,
             capacity_tokens=backend.capacity_tokens,
         )
-        self._changed(backend)
-        if self.feeds is not None:
-            self.feeds.learned(backend)
+        self._know_models(backend)
+        self.sources.learned(backend)
 
     # lifecycle
 
@@ -164,7 +144,7 @@ class App:
         if config.admin is not None:
             with listening("admin", config.admin):
                 await self._start_admin(config.admin.host, config.admin.port)
-        self.feeds = _feeds(config, self.view, self.index, self.fleet)
+        self.sources.start()
         await self.fleet.start()
         logger.info(
             "started",
@@ -191,7 +171,7 @@ class App:
             ledger=self.ledger,
             fleet=self.fleet,
             view=self.view,
-            explain=self._explain,
+            explain=self.sources.explain,
             registry=build_registry(
                 Exposition(
                     self.ledger,
@@ -200,9 +180,9 @@ class App:
                     self._index_facts,
                     self.reloader.status,
                     version("warmroute"),
-                    lambda: self.exact,
+                    lambda: self.sources.exact,
                 ),
-                EventExposition(lambda: self.feeds.streams() if self.feeds else {}),
+                EventExposition(self.sources.streams),
             ),
             index=self._index_facts,
             policy=lambda: self.router.policy.name,
@@ -214,26 +194,11 @@ class App:
             token=token.get_secret_value() if token is not None else None,
         )
 
-    async def _explain(
-        self, path: str, headers: Mapping[str, str], body: bytes
-    ) -> dict[str, Any]:
-        head = explained_head(path, headers)
-        prompt = self.router.read(head, body)
-        if self.exact is not None:
-            await self.exact.read(prompt, body)
-        return self.router.explain(head, prompt).explained()
-
     def _index_facts(self) -> IndexFacts:
         return IndexFacts(**self.view.stats())
 
     def _learned(self, name: str) -> Learned:
-        candidate = self.fleet.backends[name].candidate
-        # Both have assumed values before the first sample; the first one of a
-        # stream replaces the scale of 1 altogether.
-        return Learned(
-            candidate.rate if candidate.busy else None,
-            candidate.itl_s if candidate.speed.scale != 1.0 else None,
-        )
+        return Learned(*self.fleet.backends[name].learned)
 
     def _add_backend(self, entry: Mapping[str, Any]) -> str:
         config = backend_config(entry)
@@ -267,11 +232,8 @@ class App:
             await self.port.drained(_FAREWELL_S)
         if self._admin is not None:
             await self._admin.close()
-        if self.exact is not None:
-            await self.exact.close()
+        await self.sources.close()
         await self.fleet.close()
-        if self.feeds is not None:
-            await self.feeds.close()
         if self.tracer is not None:
             await self.tracer.close(0.1 if is_hurried else _FLUSH_S)
         logger.info("stopped")
@@ -286,11 +248,10 @@ class App:
         Fleet(fresh, config.health, FleetLoad())
         if config.tls is not None:
             server_tls(config.tls)
-        known = {} if self.exact is None else self.exact.models
-        models = read_models(config.models, self.memo, known)
+        models = self.sources.read(config.models)
         tracer = self.tracer
         if config.tracing != old.tracing:
-            tracer = _tracer(config)
+            tracer = tracer_of(config)
 
         async def commit() -> None:
             self.config = config
@@ -298,7 +259,7 @@ class App:
                 self.router.policy = policy
             self._configure(old, config)
             await reconcile(self.fleet, config.backends)
-            self._make_exact(models)
+            self.sources.configure(models)
             await self._trace_by(tracer)
 
         return commit
@@ -322,35 +283,6 @@ class App:
             await old.close(_FLUSH_S)
 
 
-def _feeds(
-    config: Config, view: View, index: PrefixIndex, fleet: Fleet
-) -> "Feeds | None":
-    """Return what follows KV events; None where their extra is not installed."""
-    if all(backend.kv_events == "off" for backend in config.backends):
-        return None
-    if importlib.util.find_spec("zmq") is None:
-        logger.warning(
-            "kv_events_not_followed",
-            extra={"reason": "pyzmq is missing: pip install 'warmroute[events]'"},
-        )
-        return None
-    from warmroute.proxy.view.feeds import Feeds
-
-    return Feeds(view, index, fleet.endpoint)
-
-
-def _tracer(config: Config) -> Tracer | None:
-    tracing = config.tracing
-    return build_tracer(
-        tracing.endpoint if tracing else None,
-        tracing.sample if tracing else 1.0,
-        version=version("warmroute"),
-        scheme="https" if config.tls else "http",
-        host=config.listen.host,
-        port=config.listen.port,
-    )
-
-
 def run(config: Config, load: Loader) -> int:
     """Run warmroute until SIGTERM or SIGINT; returns the exit code.
 
@@ -361,12 +293,7 @@ def run(config: Config, load: Loader) -> int:
     logs.configure(config.log.level, config.log.format, sys.stdout)
     tune_allocator()
     raise_file_limit(config.limits.connections)
-    factory = None
-    if importlib.util.find_spec("uvloop") is not None:
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=find_loop()) as runner:
         return runner.run(_serve(config, load))
 
 

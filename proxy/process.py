@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import importlib.util
 import logging
 import os
 import resource
@@ -129,3 +130,12 @@ def load_certificate(context: ssl.SSLContext, config: TLSConfig) -> None:
         raise ConfigError(
             f"tls: cannot use {config.certificate} with {config.key}: {error}"
         ) from error
+
+
+def find_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes uvloop's event loop where installed; None is asyncio's."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

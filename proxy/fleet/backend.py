@@ -128,6 +128,17 @@ class Backend:
         self.breaker.configure(health.breaker.failures, health.breaker.open_s)
         self.vitals.configure(health.failures, health.failures * health.interval_s)
 
+    @property
+    def learned(self) -> tuple[float | None, float | None]:
+        """Prefill rate in tokens/s and inter-token latency in s, where learned.
+
+        Both have assumed values before the first sample; the first one of a stream
+        replaces the scale of 1 altogether.
+        """
+        candidate = self.candidate
+        rate = candidate.rate if candidate.busy else None
+        return rate, candidate.itl_s if candidate.speed.scale != 1.0 else None
+
     def serves(self, model: str | None) -> bool:
         """Tell whether it may take the model: yes while its models are unknown."""
         if model is None or not self.models:

@@ -21,30 +21,23 @@ first out, bounded by a learned capacity. What keeps it consistent:
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import inf, nextafter
 from typing import Final
 
-from warmroute.policies.kv.capacity import Capacity
-from warmroute.policies.kv.holders import TIERS
-from warmroute.policies.kv.outline import Node, outline
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.lookup import Lookup, Ticket
-from warmroute.proxy.view.mirror import Mirror, WasRemoved
-from warmroute.proxy.view.trust import Trust
-
-DEFAULT_BLOCK_SIZE: Final = 16
+from warmroute.proxy.view.mirror import Mirror
+from warmroute.proxy.view.mirrors import Mirrors
 
 _MAX_LINEUPS: Final = 256
 _GRACE_S: Final = 0.1
 
-Facts = Callable[[], dict[str, object]]
 
-
-class View:
+class View(Mirrors):
     """Match prompts against the caches of all backends, and keep the mirror true.
 
     Every ticket from `dispatched` ends in `confirmed` or `failed`, then perhaps in
@@ -56,126 +49,15 @@ class View:
             announced view has promised too much.
     """
 
-    __slots__ = (
-        "_index",
-        "_lineups",
-        "_mirrors",
-        "_over",
-        "_stamp",
-        "_told",
-        "on_distrust",
-    )
+    __slots__ = ("_over", "on_distrust")
 
     def __init__(self, index: PrefixIndex) -> None:
-        self._index = index
+        super().__init__(index)
         self.on_distrust: Callable[[str, str], None] | None = None
-        self._mirrors: dict[str, Mirror] = {}
-        self._told: dict[str, Facts] = {}
         self._over: deque[tuple[float, Ticket]] = deque()
-        self._lineups: dict[int, Lineup] = {}
-        self._stamp = 0.0
 
     def __repr__(self) -> str:
         return f"<View [Backends: {len(self._mirrors)}, {self._index!r}]>"
-
-    def add_backend(
-        self,
-        name: str,
-        block_size: int | None = DEFAULT_BLOCK_SIZE,
-        capacity_tokens: int | None = None,
-        source: str = "mirror",
-    ) -> None:
-        """Begin to keep the view of a backend; unknown block sizes are taken as 16.
-
-        A backend of that name that is there already is replaced.
-        """
-        if name in self._mirrors:
-            self.remove_backend(name)
-        holder = self._index.add_holder(name)
-        self._mirrors[name] = Mirror(
-            name,
-            self._index.holders.slot(name),
-            holder,
-            block_size or DEFAULT_BLOCK_SIZE,
-            source,
-            Capacity(capacity_tokens),
-        )
-        self._index.set_capacity(holder, capacity_tokens)
-        self._lineups.clear()
-
-    def remove_backend(self, name: str) -> None:
-        """Forget a backend; its name may come back and inherits nothing."""
-        self._mirrors.pop(name).restart()
-        self._told.pop(name, None)
-        self._index.remove_backend(name)
-        self._lineups.clear()
-
-    def wipe(self, name: str) -> None:
-        """Drop all blocks of a backend whose engine has restarted."""
-        mirror = self._mirrors[name]
-        mirror.restart()
-        self._index.remove_holder(mirror.holder)
-        self._bound(mirror)
-        self._lineups.clear()
-
-    def announce(self, name: str, facts: Facts) -> Mapping[str, int]:
-        """Let the engine of a backend tell itself what it has, by its events.
-
-        Args:
-            name: The backend.
-            facts: Returns what is known of the events, for `facts`.
-
-        Returns:
-            The number of each tier, for what it announces.
-        """
-        mirror = self._mirrors[name]
-        self._told[name] = facts
-        self._index.remove_holder(mirror.holder)
-        self._index.set_capacity(mirror.gpu, None)
-        mirror.holder = self._index.add_holder(name, "promised")
-        mirror.was_removed = None
-        self._change_source(mirror, "events")
-        return {
-            "gpu": mirror.gpu,
-            "host": self._index.add_holder(name, "host"),
-            "disk": self._index.add_holder(name, "disk"),
-        }
-
-    def verify_by(self, name: str, was_removed: WasRemoved) -> None:
-        """Let broken promises be explained by what was announced to be gone."""
-        self._mirrors[name].was_removed = was_removed
-
-    def mirror_again(self, name: str) -> None:
-        """Go back to what was sent: the events of a backend cannot be relied on."""
-        mirror = self._mirrors[name]
-        self._told.pop(name, None)
-        for tier in TIERS:
-            self._index.remove_holder(self._index.add_holder(name, tier))
-        mirror.holder = mirror.gpu
-        self._change_source(mirror, "mirror")
-
-    def stamp(self) -> float:
-        """Return a stamp that is greater than all before."""
-        self._stamp = nextafter(self._stamp, inf)
-        return self._stamp
-
-    def configure(
-        self,
-        name: str,
-        block_size: int | None = None,
-        capacity_tokens: int | None = None,
-    ) -> None:
-        """Take over what became known of an engine; None leaves as is."""
-        mirror = self._mirrors[name]
-        if block_size and block_size != mirror.block_size:
-            mirror.block_size = block_size
-            self._index.remove_holder(mirror.holder)
-            if mirror.source != "events":
-                self._index.remove_holder(mirror.gpu)
-            self._lineups.clear()
-        if capacity_tokens is not None:
-            mirror.capacity.tell(capacity_tokens)
-            self._bound(mirror)
 
     def match(
         self,
@@ -316,39 +198,6 @@ class View:
         if capacity.limit != limit:
             self._bound(mirror)
 
-    def facts(self, name: str) -> dict[str, object]:
-        """Return what `/api/state` shows of the view of a backend."""
-        mirror = self._mirrors[name]
-        facts: dict[str, object] = {
-            "source": mirror.source if mirror.is_believed else "none",
-            "blocks": self._index.blocks(mirror.gpu),
-            "seq": None,
-            "incarnation": mirror.incarnation,
-            "gaps": 0,
-            "replays": 0,
-            "lag_s": None,
-        }
-        told = self._told.get(name)
-        if told is not None:
-            facts |= {**told(), "discount": mirror.trust.discount}
-        return facts
-
-    def stats(self) -> dict[str, int]:
-        """Return the size of the index over all backends, and its cap."""
-        index = self._index
-        return {
-            "bytes": index.num_bytes,
-            "cap_bytes": index.max_bytes,
-            "blocks": index.num_blocks,
-        }
-
-    def tree(self, name: str, depth: int, now: float | None = None) -> Node:
-        """Return what a backend has as nested runs, *depth* levels deep.
-
-        Ages count from *now*, or from the last use of anything.
-        """
-        return outline(self._index, name, depth, self._stamp if now is None else now)
-
     def _take_back(self, now: float) -> None:
         while self._over and self._over[0][0] <= now:
             self.failed(self._over.popleft()[1])
@@ -389,19 +238,6 @@ class View:
         chain, was_removed = ticket.chains[0], mirror.was_removed
         block_hash = chain.hashes[cached // chain.tokens]
         return was_removed is not None and was_removed(block_hash, ticket.entered)
-
-    def _change_source(self, mirror: Mirror, source: str) -> None:
-        mirror.source = source
-        mirror.trust = Trust()
-        mirror.restart()
-        self._bound(mirror)
-        self._lineups.clear()
-
-    def _bound(self, mirror: Mirror) -> None:
-        limit = mirror.capacity.limit
-        num_tokens = None if limit is None else int(limit)
-        if self._index.holders.all[mirror.holder].capacity != num_tokens:
-            self._index.set_capacity(mirror.holder, num_tokens)
 
     def _truncate(self, mirror: Mirror, ticket: Ticket, cached_tokens: int) -> None:
         """Drop what is older than the prompt and lies behind the shortfall."""

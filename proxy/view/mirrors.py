@@ -1,0 +1,175 @@
+"""The backends as the view knows them: who has what, and how that is known."""
+
+from collections.abc import Callable, Mapping
+from math import inf, nextafter
+from typing import Final
+
+from warmroute.policies.kv.capacity import Capacity
+from warmroute.policies.kv.holders import TIERS
+from warmroute.policies.kv.outline import Node, outline
+from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.proxy.view.lineup import Lineup
+from warmroute.proxy.view.mirror import Mirror, WasRemoved
+from warmroute.proxy.view.trust import Trust
+
+DEFAULT_BLOCK_SIZE: Final = 16
+
+Facts = Callable[[], dict[str, object]]
+
+
+class Mirrors:
+    """What is kept of every backend beside the index itself; see `View`."""
+
+    __slots__ = ("_index", "_lineups", "_mirrors", "_stamp", "_told")
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self._index = index
+        self._mirrors: dict[str, Mirror] = {}
+        self._told: dict[str, Facts] = {}
+        self._lineups: dict[int, Lineup] = {}
+        self._stamp = 0.0
+
+    def add_backend(
+        self,
+        name: str,
+        block_size: int | None = DEFAULT_BLOCK_SIZE,
+        capacity_tokens: int | None = None,
+        source: str = "mirror",
+    ) -> None:
+        """Begin to keep the view of a backend; unknown block sizes are taken as 16.
+
+        A backend of that name that is there already is replaced.
+        """
+        if name in self._mirrors:
+            self.remove_backend(name)
+        holder = self._index.add_holder(name)
+        self._mirrors[name] = Mirror(
+            name,
+            self._index.holders.slot(name),
+            holder,
+            block_size or DEFAULT_BLOCK_SIZE,
+            source,
+            Capacity(capacity_tokens),
+        )
+        self._index.set_capacity(holder, capacity_tokens)
+        self._lineups.clear()
+
+    def remove_backend(self, name: str) -> None:
+        """Forget a backend; its name may come back and inherits nothing."""
+        self._mirrors.pop(name).restart()
+        self._told.pop(name, None)
+        self._index.remove_backend(name)
+        self._lineups.clear()
+
+    def wipe(self, name: str) -> None:
+        """Drop all blocks of a backend whose engine has restarted."""
+        mirror = self._mirrors[name]
+        mirror.restart()
+        self._index.remove_holder(mirror.holder)
+        self._bound(mirror)
+        self._lineups.clear()
+
+    def announce(self, name: str, facts: Facts) -> Mapping[str, int]:
+        """Let the engine of a backend tell itself what it has, by its events.
+
+        Args:
+            name: The backend.
+            facts: Returns what is known of the events, for `facts`.
+
+        Returns:
+            The number of each tier, for what it announces.
+        """
+        mirror = self._mirrors[name]
+        self._told[name] = facts
+        self._index.remove_holder(mirror.holder)
+        self._index.set_capacity(mirror.gpu, None)
+        mirror.holder = self._index.add_holder(name, "promised")
+        mirror.was_removed = None
+        self._change_source(mirror, "events")
+        return {
+            "gpu": mirror.gpu,
+            "host": self._index.add_holder(name, "host"),
+            "disk": self._index.add_holder(name, "disk"),
+        }
+
+    def verify_by(self, name: str, was_removed: WasRemoved) -> None:
+        """Let broken promises be explained by what was announced to be gone."""
+        self._mirrors[name].was_removed = was_removed
+
+    def mirror_again(self, name: str) -> None:
+        """Go back to what was sent: the events of a backend cannot be relied on."""
+        mirror = self._mirrors[name]
+        self._told.pop(name, None)
+        for tier in TIERS:
+            self._index.remove_holder(self._index.add_holder(name, tier))
+        mirror.holder = mirror.gpu
+        self._change_source(mirror, "mirror")
+
+    def stamp(self) -> float:
+        """Return a stamp that is greater than all before."""
+        self._stamp = nextafter(self._stamp, inf)
+        return self._stamp
+
+    def configure(
+        self,
+        name: str,
+        block_size: int | None = None,
+        capacity_tokens: int | None = None,
+    ) -> None:
+        """Take over what became known of an engine; None leaves as is."""
+        mirror = self._mirrors[name]
+        if block_size and block_size != mirror.block_size:
+            mirror.block_size = block_size
+            self._index.remove_holder(mirror.holder)
+            if mirror.source != "events":
+                self._index.remove_holder(mirror.gpu)
+            self._lineups.clear()
+        if capacity_tokens is not None:
+            mirror.capacity.tell(capacity_tokens)
+            self._bound(mirror)
+
+    def facts(self, name: str) -> dict[str, object]:
+        """Return what `/api/state` shows of the view of a backend."""
+        mirror = self._mirrors[name]
+        facts: dict[str, object] = {
+            "source": mirror.source if mirror.is_believed else "none",
+            "blocks": self._index.blocks(mirror.gpu),
+            "seq": None,
+            "incarnation": mirror.incarnation,
+            "gaps": 0,
+            "replays": 0,
+            "lag_s": None,
+        }
+        told = self._told.get(name)
+        if told is not None:
+            facts |= {**told(), "discount": mirror.trust.discount}
+        return facts
+
+    def stats(self) -> dict[str, int]:
+        """Return the size of the index over all backends, and its cap."""
+        index = self._index
+        return {
+            "bytes": index.num_bytes,
+            "cap_bytes": index.max_bytes,
+            "blocks": index.num_blocks,
+        }
+
+    def tree(self, name: str, depth: int, now: float | None = None) -> Node:
+        """Return what a backend has as nested runs, *depth* levels deep.
+
+        Ages count from *now*, or from the last use of anything.
+        """
+        return outline(self._index, name, depth, self._stamp if now is None else now)
+
+    def _change_source(self, mirror: Mirror, source: str) -> None:
+        mirror.source = source
+        mirror.trust = Trust()
+        mirror.restart()
+        self._bound(mirror)
+        self._lineups.clear()
+
+    def _bound(self, mirror: Mirror) -> None:
+        limit = mirror.capacity.limit
+        num_tokens = None if limit is None else int(limit)
+        if self._index.holders.all[mirror.holder].capacity != num_tokens:
+            self._index.set_capacity(mirror.holder, num_tokens)
