@@ -24,6 +24,7 @@ from warmroute.proxy.demo.chats import num_chats, read_chats
 from warmroute.proxy.demo.compare import DIRECT, Workload
 from warmroute.proxy.demo.engine_view import EngineView
 from warmroute.proxy.demo.errors import DemoError
+from warmroute.proxy.demo.front import Setup
 from warmroute.proxy.demo.show import POLICIES, Show, model_name
 
 CONFIG = Path(__file__).parent / "config.yaml"
@@ -115,14 +116,16 @@ async def _example(args: argparse.Namespace, options: EngineOptions | None) -> i
         aiohttp.ClientSession(connector=connector) as http,
         _engines(args, options, folder, http) as engines,
     ):
+        model = await model_name(engines[0], http)
+        tokenizer = "none" if options is None else str(options.model)
         workload = Workload(
             read_chats(args.conversations),
             args.users,
             args.open,
-            await model_name(engines[0], http),
+            model,
             args.max_tokens,
             args.think,
-            CONFIG,
+            Setup(CONFIG, model, tokenizer),
         )
         show = Show(workload, args.policy, args.keep, args.json)
         return await show.run(engines, folder, http)

@@ -69,6 +69,7 @@ async def _play(options: argparse.Namespace) -> int:
     from warmroute.proxy.demo.chats import read_chats
     from warmroute.proxy.demo.compare import Workload
     from warmroute.proxy.demo.embedded import EngineOptions, running_engines
+    from warmroute.proxy.demo.front import Setup
     from warmroute.proxy.demo.show import POLICIES, Show, model_name
 
     folder = Path(tempfile.mkdtemp(prefix="warmroute-demo-"))
@@ -79,13 +80,15 @@ async def _play(options: argparse.Namespace) -> int:
         aiohttp.ClientSession(connector=connector) as http,
         running_engines(settings, _NAMES, folder, http) as engines,
     ):
+        model = await model_name(engines[0], http)
         workload = Workload(
             read_chats(options.conversations),
             options.users,
             options.open,
-            await model_name(engines[0], http),
+            model,
             options.max_tokens,
             think_s=0.2,
+            setup=Setup(model=model, tokenizer="engine"),
         )
         policies = options.policy or POLICIES
         show = Show(workload, policies, not options.once, options.json)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import aiohttp
 from warmroute.proxy.demo.chats import Chat
 from warmroute.proxy.demo.engine_view import Counters, EngineView
 from warmroute.proxy.demo.errors import DemoError
-from warmroute.proxy.demo.front import CONFIG, Front, running_front
+from warmroute.proxy.demo.front import Front, Setup, running_front
 from warmroute.proxy.demo.load import Answer, Plan, ask, mean, percentile, replay
 from warmroute.proxy.demo.progress import Step
 
@@ -29,12 +29,15 @@ class Workload:
     model: str
     max_tokens: int
     think_s: float
-    config: Path = CONFIG
+    setup: Setup = field(default_factory=Setup)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One policy's replay. Times in seconds, tokens as the engines count."""
+    """One policy's replay. Times in seconds, tokens as the engines count.
+
+    *predicted_ratio* is the share of answers whose cached tokens warmroute foretold.
+    """
 
     policy: str
     requests: int
@@ -48,6 +51,7 @@ class Outcome:
     ttft_p99_s: float
     duration_s: float
     finished: Mapping[str, int]
+    predicted_ratio: float | None = None
     paid_twice_ratio: float | None = None
 
     @property
@@ -125,7 +129,15 @@ def outcome(
         ttft_p99_s=percentile(ttfts, 0.99),
         duration_s=duration_s,
         finished={name: delta.finished for name, delta in deltas.items()},
+        predicted_ratio=_predicted(answers),
     )
+
+
+def _predicted(answers: Sequence[Answer]) -> float | None:
+    """Return the share of answers whose cached tokens were foretold to the token."""
+    told = [one for one in answers if one.predicted_tokens is not None]
+    right = sum(one.predicted_tokens == one.cached_tokens for one in told)
+    return right / len(told) if told else None
 
 
 @asynccontextmanager
@@ -140,7 +152,8 @@ async def _front(
         yield None
         return
     log = folder / f"warmroute-{policy}.log"
-    async with running_front(policy, engines, log, http, workload.config) as front:
+    setup = workload.setup
+    async with running_front(policy, engines, log, http, setup) as front:
         yield front
 
 

@@ -68,4 +68,6 @@ def _command(options: EngineOptions, view: EngineView) -> Sequence[str]:
     command += ["--port", view.url.rpartition(":")[2]]
     command += ["--num-blocks", str(options.num_blocks)]
     command += ["--threads", str(options.threads)]
+    command += ["--kv-events", f"tcp://*:{free_port()}"]
+    command += ["--kv-events-replay", f"tcp://*:{free_port()}"]
     return command if options.model is None else [*command, "--model", options.model]

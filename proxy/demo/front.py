@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,33 @@ from warmroute.proxy.demo.child import Child, free_port
 from warmroute.proxy.demo.engine_view import EngineView
 
 CONFIG = Path(__file__).parent / "data" / "config.yaml"
-"""The configuration that is used; its variables are set below."""
+"""The demo's configuration; its variables are set below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How warmroute is configured in front of a demo's engines.
+
+    Args:
+        config: The file.
+        model: Name of the model, for its tokenizer.
+        tokenizer: As ``models[].tokenizer`` takes it.
+    """
+
+    config: Path = CONFIG
+    model: str = "default"
+    tokenizer: str = "none"
 
 
 class Front:
     """A running warmroute: its two ports and its process."""
 
-    __slots__ = ("_child", "_config", "admin_url", "url")
+    __slots__ = ("_child", "_setup", "admin_url", "url")
 
-    def __init__(self, log: Path, config: Path = CONFIG) -> None:
+    def __init__(self, log: Path, setup: Setup) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.admin_url = f"http://127.0.0.1:{free_port()}"
-        self._config = config
+        self._setup = setup
         self._child = Child("warmroute", log)
 
     def __repr__(self) -> str:
@@ -39,9 +55,11 @@ class Front:
             "ADMIN": self.admin_url.removeprefix("http://"),
             "ENGINE_A": engines[0].url,
             "ENGINE_B": engines[1].url,
+            "MODEL": self._setup.model,
+            "TOKENIZER": self._setup.tokenizer,
         }
         command = (sys.executable, "-m", "warmroute.proxy.cli", "serve")
-        await self._child.start((*command, "-c", str(self._config)), environ)
+        await self._child.start((*command, "-c", str(self._setup.config)), environ)
 
     async def ready(self, http: aiohttp.ClientSession) -> None:
         """Wait until both backends are up.
@@ -76,10 +94,10 @@ async def running_front(
     engines: Sequence[EngineView],
     log: Path,
     http: aiohttp.ClientSession,
-    config: Path = CONFIG,
+    setup: Setup = Setup(),
 ) -> AsyncIterator[Front]:
     """Run warmroute in front of *engines* for the length of the block."""
-    front = Front(log, config)
+    front = Front(log, setup)
     try:
         await front.start(policy, engines)
         await front.ready(http)

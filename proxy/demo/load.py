@@ -33,6 +33,7 @@ class Answer:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    predicted_tokens: int | None = None
     done_events: int = 0
     error: str | None = None
 
@@ -105,6 +106,8 @@ async def ask(
         ) as response:
             answer.status = response.status
             answer.backend = response.headers.get("x-warmroute-backend")
+            predicted = response.headers.get("x-warmroute-matched-tokens")
+            answer.predicted_tokens = int(predicted) if predicted else None
             await _read(response, answer)
     except (aiohttp.ClientError, TimeoutError) as error:
         answer.error = f"{type(error).__name__}: {error}"

@@ -14,6 +14,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
     ("cached tokens", lambda o: f"{o.cached_tokens:,}"),
     ("hits counted", lambda o: f"{o.engine_hit_tokens:,}"),
     ("hit ratio", lambda o: f"{o.hit_ratio:.1%}"),
+    ("foretold", lambda o: _share(o.predicted_ratio)),
     ("paid twice", lambda o: _share(o.paid_twice_ratio)),
     ("TTFT mean", lambda o: _ms(o.ttft_mean_s)),
     ("p50", lambda o: _ms(o.ttft_p50_s)),

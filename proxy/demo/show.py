@@ -55,8 +55,8 @@ class Show:
     ) -> None:
         policy = self.policies[-1] if self.policies[-1] != DIRECT else POLICIES[-1]
         log = folder / f"warmroute-{policy}.log"
-        config = self.workload.config
-        async with running_front(policy, engines, log, http, config) as front:
+        setup = self.workload.setup
+        async with running_front(policy, engines, log, http, setup) as front:
             print(f"\nwarmroute  {front.url} ({policy})")
             print(f"admin      {front.admin_url}/api/state")
             for engine in engines:

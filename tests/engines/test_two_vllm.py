@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from two_vllm.engines import Engine
+from two_vllm.engines import Engine, EngineOptions
 
 from warmroute.proxy.demo.chats import read_chats
 from warmroute.proxy.demo.compare import Outcome, Workload, run_policy
-from warmroute.proxy.demo.front import Front, running_front
+from warmroute.proxy.demo.front import Front, Setup, running_front
 from warmroute.proxy.demo.load import Answer, ask
 from warmroute.proxy.demo.progress import Step
 
@@ -24,6 +25,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "01_two_vllm"
 MODEL = "tiny"
 WORKLOAD = Workload(
     read_chats(8), users=4, open_chats=2, model=MODEL, max_tokens=8, think_s=0.05
@@ -36,26 +38,48 @@ KILL_AFTER = 4
 Outcomes = dict[str, Outcome]
 
 
+@pytest.fixture(scope="session")
+def setup(engine_options: EngineOptions) -> Setup:
+    """Return the example's configuration, with the model's own tokenizer."""
+    return Setup(EXAMPLE / "config.yaml", MODEL, str(engine_options.model))
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def outcomes(
     engines: Sequence[Engine],
     http: aiohttp.ClientSession,
+    setup: Setup,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcomes:
     folder = tmp_path_factory.mktemp("replays")
+    workload = replace(WORKLOAD, setup=setup)
     return {
-        policy: await run_policy(policy, WORKLOAD, engines, folder, http)
+        policy: await run_policy(policy, workload, engines, folder, http)
         for policy in ("round_robin", "expected_ttft")
     }
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def warmroute(
-    engines: Sequence[Engine], http: aiohttp.ClientSession, tmp_path: Path
+    engines: Sequence[Engine],
+    http: aiohttp.ClientSession,
+    setup: Setup,
+    tmp_path: Path,
 ) -> AsyncIterator[Front]:
     log = tmp_path / "warmroute.log"
-    async with running_front("expected_ttft", engines, log, http) as running:
+    async with running_front("expected_ttft", engines, log, http, setup) as running:
         yield running
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "expected_ttft"])
+async def test_cached_tokens_are_foretold(outcomes: Outcomes, policy: str) -> None:
+    """With events and the model's tokenizer the view is what the engines have.
+
+    Requests that meet in a full cache may evict what another was promised.
+    """
+    foretold = outcomes[policy].predicted_ratio
+    assert foretold is not None
+    assert foretold >= 0.95
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "expected_ttft"])

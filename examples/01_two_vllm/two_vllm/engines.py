@@ -1,6 +1,7 @@
 """Start vLLM engines on loopback ports, read their counters, stop them."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -49,7 +50,7 @@ class Engine(EngineView):
 
     async def start(self) -> None:
         """Launch the process; does not wait until it serves."""
-        command = serve_command(self._options, self._port)
+        command = serve_command(self._options, self._port, f"kv-{self.name}")
         await self._child.start(command, {**os.environ, **_environ(self._options)})
 
     async def ready(self, step: Step) -> None:
@@ -69,8 +70,19 @@ class Engine(EngineView):
         await self._child.stop()
 
 
-def serve_command(options: EngineOptions, port: int) -> Sequence[str]:
-    """Return the command line of one engine."""
+def serve_command(options: EngineOptions, port: int, topic: str) -> Sequence[str]:
+    """Return the command line of one engine.
+
+    Its KV events stay on this machine: vLLM binds an address with a star on every
+    interface, and connects to a concrete one, where warmroute binds.
+    """
+    events = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://127.0.0.1:{free_port()}",
+        "replay_endpoint": f"tcp://127.0.0.1:{free_port()}",
+        "topic": topic,
+    }
     return (
         str(options.environment / "bin" / "vllm"),
         "serve",
@@ -86,6 +98,7 @@ def serve_command(options: EngineOptions, port: int) -> Sequence[str]:
         "--enforce-eager",
         "--enable-prefix-caching",
         "--enable-prompt-tokens-details",
+        f"--kv-events-config={json.dumps(events)}",
         "--no-enable-log-requests",
     )
 

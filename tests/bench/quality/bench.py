@@ -7,7 +7,7 @@ from corpora import Corpora
 from forced import Forced
 from forced import Ids as Ids
 
-from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer
+from warmroute.adapters.tokens.tokenizer import ChatTokenizer
 
 ALPHA = 10.0
 """InfiniGen's alpha here and in the engine; the paper's is `PAPER_ALPHA`."""
