@@ -195,6 +195,7 @@ class Routing:
         if answered:
             if ticket is not None and cached_tokens is not None:
                 router.view.realised(ticket, cached_tokens, now)
+                self.decision.difference = ticket.difference
             if prompt_tokens is not None:
                 router.prompts.learn(prompt, prompt_tokens)
                 if (

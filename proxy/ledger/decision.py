@@ -86,7 +86,8 @@ class Decision:
 
     __slots__ = (
         *("_bytes_per_token", "_costs", "_lower", "attempts", "cached_tokens"),
-        *("chosen", "classes", "duration_s", "error", "flow", "grade", "index"),
+        *("chosen", "classes", "difference", "duration_s", "error", "flow", "grade"),
+        "index",
         *("matched", "model", "output_tokens", "path", "policy"),
         *("predicted_tokens", "prompt_tokens", "reason", "request_id", "roster"),
         *("size_bytes", "status", "time", "ttft_s"),
@@ -128,6 +129,7 @@ class Decision:
         self.index = index
         self.chosen = roster.candidates[index]
         self.predicted_tokens = matched[index]
+        self.difference: str | None = None
         self.reason = reason
         self._costs: bytes | None = None
         if costs is not None:
@@ -240,6 +242,7 @@ class Decision:
             "error": self.error,
             "cached_tokens": self.cached_tokens,
             "predicted_tokens": self.predicted_tokens,
+            "difference": self.difference,
             "output_tokens": self.output_tokens,
             "ttft_s": self.ttft_s,
             "duration_s": self.duration_s,

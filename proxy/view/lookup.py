@@ -206,6 +206,8 @@ class Ticket:
         distance: Tokens that went into the backend since the deepest of them was
             used; None when not known or when that request's answer had not begun.
         announced: Tokens of it that the engine had announced at the dispatch.
+        difference: Why an engine that announces its blocks had more or less of them;
+            None while it did not.
         is_promise: What was entered is announced by the engine itself, and goes
             again with the request.
     """
@@ -214,6 +216,7 @@ class Ticket:
         "_bytes_per_token",
         "announced",
         "chains",
+        "difference",
         "distance",
         "entered",
         "held",
@@ -239,6 +242,7 @@ class Ticket:
         self.entered = self.stamp = stamp
         self.held: list[int] = []
         self.announced = 0
+        self.difference: str | None = None
         self.distance: int | None = None
         self.is_promise = (
             mirror is not None

@@ -222,10 +222,11 @@ class View(Mirrors):
         Blocks that were announced to be gone since were evicted under way, and what
         others had only begun to compute was never announced: neither is a lie.
         """
-        promised = min(ticket.predicted_tokens, ticket.announced)
-        trust = mirror.trust
-        if cached < promised and self._is_explained(mirror, ticket, cached):
-            promised = cached
+        trust, promised = mirror.trust, ticket.predicted_tokens
+        if cached != promised:
+            ticket.difference = self._explain(mirror, ticket, cached)
+            if ticket.difference != "unexplained":
+                promised = cached
         before = trust.discount
         verdict = trust.observe(promised, cached, mirror.block_size)
         if trust.discount != before:
@@ -233,11 +234,15 @@ class View(Mirrors):
         if verdict != "well" and self.on_distrust is not None:
             self.on_distrust(mirror.name, verdict)
 
-    def _is_explained(self, mirror: Mirror, ticket: Ticket, cached: int) -> bool:
-        """Tell whether the first block that the engine missed had been evicted."""
+    def _explain(self, mirror: Mirror, ticket: Ticket, cached: int) -> str:
+        """Say why the engine had more or less than it had announced."""
+        if cached > ticket.predicted_tokens:
+            return "came_later"
         chain, was_removed = ticket.chains[0], mirror.was_removed
         block_hash = chain.hashes[cached // chain.tokens]
-        return was_removed is not None and was_removed(block_hash, ticket.entered)
+        if was_removed is not None and was_removed(block_hash, ticket.entered):
+            return "evicted"
+        return "not_announced" if cached >= ticket.announced else "unexplained"
 
     def _truncate(self, mirror: Mirror, ticket: Ticket, cached_tokens: int) -> None:
         """Drop what is older than the prompt and lies behind the shortfall."""

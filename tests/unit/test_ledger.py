@@ -161,6 +161,7 @@ class TestDecision:
             "error": None,
             "cached_tokens": 32,
             "predicted_tokens": 48,
+            "difference": None,
             "output_tokens": None,
             "ttft_s": 0.5,
             "duration_s": 2.0,

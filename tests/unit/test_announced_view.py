@@ -1,0 +1,198 @@
+"""The view of a backend whose engine announces its blocks itself."""
+
+from array import array
+
+from warmroute.adapters.kv_events.wire import Batch, Removed, Stored
+from warmroute.policies.kv.blocks import root_hash
+from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.routing.base import Candidate
+from warmroute.proxy.prompt import Piece, Prompt
+from warmroute.proxy.view import View
+from warmroute.proxy.view.lookup import Ticket
+from warmroute.proxy.view.track import Track
+from warmroute.proxy.view.trust import Trust
+
+SIZE = 16
+ROOT = root_hash("m")
+LONG_AGO_S = 10.0
+
+
+def prompt(num_tokens: int, seed: int = 0) -> Prompt:
+    ids = array("I", range(seed * 1000, seed * 1000 + num_tokens))
+    piece = Piece(num_tokens, ROOT, ids)
+    return Prompt("completions", "m", "exact", (piece,), num_tokens)
+
+
+class House:
+    """A view of one backend, with an engine that announces what a test says."""
+
+    def __init__(self) -> None:
+        self.index = PrefixIndex()
+        self.view = View(self.index)
+        self.view.add_backend("a", SIZE)
+        tiers = self.view.announce("a", lambda: {"seq": 7})
+        self.track = Track(
+            self.index, tiers, lambda lora, salt: ROOT, lambda size: None
+        )
+        self.view.verify_by("a", self.track.was_removed)
+        self.verdicts: list[tuple[str, str]] = []
+        self.view.on_distrust = lambda *verdict: self.verdicts.append(verdict)
+        self.candidates = [Candidate("a")]
+        self.now = 100.0
+
+    def announce(self, num_blocks: int, seed: int = 0) -> None:
+        ids = list(range(seed * 1000, seed * 1000 + num_blocks * SIZE))
+        keys = [seed * 1000 + at for at in range(num_blocks)]
+        event = Stored(list(keys), None, ids, SIZE)
+        self.track.apply(Batch(0.0, [event], 0), self.view.stamp())
+
+    def remove(self, *keys: int) -> None:
+        self.track.apply(Batch(0.0, [Removed(list(keys))], 0), self.view.stamp())
+
+    def matched(self, asked: Prompt, later_s: float = 0.001) -> int:
+        self.now += later_s
+        self.view.match(asked, self.candidates, 4.0, self.now)
+        return self.candidates[0].matched_tokens
+
+    def send(self, asked: Prompt) -> Ticket:
+        self.now += 0.001
+        lookup = self.view.match(asked, self.candidates, 4.0, self.now)
+        ticket = self.view.dispatched(lookup, "a", self.now)
+        self.view.confirmed(ticket, self.now)
+        return ticket
+
+    def serve(self, asked: Prompt, cached: int) -> Ticket:
+        ticket = self.send(asked)
+        self.view.realised(ticket, cached, self.now)
+        self.view.released(ticket, self.now)
+        self.index.check_integrity()
+        return ticket
+
+
+class TestAnnounced:
+    def test_only_what_was_announced_counts(self) -> None:
+        house = House()
+        house.announce(3)
+        assert house.matched(prompt(100)) == 48
+        house.serve(prompt(100, seed=1), 0)
+        assert house.matched(prompt(100, seed=1), LONG_AGO_S) == 0
+
+    def test_what_a_request_in_flight_computes_is_promised(self) -> None:
+        """A burst of equal prompts stays together before any event has come."""
+        house = House()
+        ticket = house.send(prompt(100))
+        assert house.matched(prompt(100)) == 96
+        house.view.released(ticket, house.now)
+        assert house.matched(prompt(100), 0.05) == 96
+        assert house.matched(prompt(100), 0.06) == 0
+
+    def test_a_failed_request_promises_nothing(self) -> None:
+        house = House()
+        house.view.failed(house.send(prompt(100)))
+        assert house.matched(prompt(100)) == 0
+
+    def test_a_promise_outlives_another_request_of_its_prefix(self) -> None:
+        house = House()
+        first = house.send(prompt(100))
+        second = house.send(prompt(200))
+        house.view.released(first, house.now)
+        assert house.matched(prompt(200), 0.2) == 192
+        house.view.released(second, house.now)
+        assert house.matched(prompt(200), 0.2) == 0
+
+    def test_the_facts_tell_of_the_events(self) -> None:
+        house = House()
+        house.announce(3)
+        facts = house.view.facts("a")
+        assert (facts["source"], facts["blocks"], facts["seq"]) == ("events", 3, 7)
+
+    def test_mirrored_again_it_believes_what_was_sent(self) -> None:
+        house = House()
+        house.announce(3)
+        house.view.mirror_again("a")
+        assert house.matched(prompt(100)) == 0
+        house.serve(prompt(100), 0)
+        assert house.matched(prompt(100), LONG_AGO_S) == 96
+        assert house.view.facts("a")["source"] == "mirror"
+
+
+class TestDifference:
+    def test_as_foretold(self) -> None:
+        house = House()
+        house.announce(3)
+        assert house.serve(prompt(100), 48).difference is None
+
+    def test_evicted_under_way(self) -> None:
+        house = House()
+        house.announce(3)
+        ticket = house.send(prompt(100))
+        house.remove(2)
+        house.view.realised(ticket, 32, house.now)
+        assert ticket.difference == "evicted"
+
+    def test_not_announced_by_whoever_computes_it(self) -> None:
+        house = House()
+        house.send(prompt(100))
+        assert house.serve(prompt(100), 0).difference == "not_announced"
+
+    def test_more_than_foretold(self) -> None:
+        assert House().serve(prompt(100), 48).difference == "came_later"
+
+    def test_a_lie(self) -> None:
+        house = House()
+        house.announce(3)
+        assert house.serve(prompt(100), 16).difference == "unexplained"
+
+
+class TestDistrust:
+    def test_lies_are_discounted_then_the_view_is_made_anew_then_given_up(self) -> None:
+        house = House()
+        house.announce(6)
+        while len(house.verdicts) < 3:
+            house.serve(prompt(100), 0)
+        assert [action for _, action in house.verdicts] == [
+            "resync",
+            "resync",
+            "degrade",
+        ]
+        assert house.matched(prompt(100), LONG_AGO_S) == 0
+
+    def test_what_is_explained_counts_for_nothing(self) -> None:
+        house = House()
+        for _ in range(40):
+            house.announce(6)
+            ticket = house.send(prompt(100))
+            house.remove(*range(6))
+            house.view.realised(ticket, 0, house.now)
+            house.view.released(ticket, house.now)
+        assert house.verdicts == []
+
+
+class TestTrust:
+    def test_resync_comes_twice_before_it_degrades(self) -> None:
+        trust = Trust()
+        verdicts = [trust.observe(96, 48, SIZE) for _ in range(9)]
+        assert [one for one in verdicts if one != "well"] == [
+            "resync",
+            "resync",
+            "degrade",
+        ]
+        assert trust.discount == 0.5
+
+    def test_one_wrong_promise_in_many_is_noise(self) -> None:
+        trust = Trust()
+        cached = [96, 96, 96, 96, 0] * 20
+        assert {trust.observe(96, one, SIZE) for one in cached} == {"well"}
+
+    def test_a_block_too_few_is_noise(self) -> None:
+        trust = Trust()
+        assert {trust.observe(96, 90, SIZE) for _ in range(40)} == {"well"}
+
+    def test_kept_promises_restore_belief(self) -> None:
+        trust = Trust()
+        while trust.observe(96, 0, SIZE) == "well":
+            pass
+        assert trust.discount == 0.0
+        for _ in range(32):
+            trust.observe(96, 96, SIZE)
+        assert (trust.discount, trust.num_resyncs) == (1.0, 0)
