@@ -132,6 +132,7 @@ class Router:
         session = head.session or prompt.session
         lookup = self.view.match(prompt, candidates, prompt.bytes_per_token, now)
         query = self.load.query(prompt.num_tokens, now, session, candidates[0])
+        lookup.describe(query)
         choice = None
         if prompt.pin is not None or head.path.startswith(_RESPONSES_PATH):
             choice = self._pinned(head, prompt, field)

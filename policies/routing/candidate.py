@@ -111,6 +111,10 @@ class Query:
     """Prefill utilisation of the pool: work sent in 60 s over what 60 s can do."""
     output_tokens: float = COLD_OUTPUT_TOKENS
     """Expected length of the answer."""
+    blocks: Sequence[int] = ()
+    """Chained block hashes of the prompt's leading full blocks; empty if not known."""
+    block_tokens: float = 0.0
+    """Nominal tokens a block of *blocks*."""
 
 
 @dataclass(slots=True)

@@ -109,6 +109,19 @@ def price(
     return flat, least, second
 
 
+def backlog_tokens(one: Candidate, now: float) -> float:
+    """Return the prefill that stands before a request there, as `price` counts it.
+
+    In tokens: of our requests without a first token, less what the oldest has
+    surely got done, plus what the engine reports as queued by others.
+    """
+    backlog = float(one.prefill_tokens)
+    if backlog:
+        done = one.rate * (now - max(one.head_since, one.last_first_token))
+        backlog = max(0.0, backlog - min(done, _MAX_HEAD_PROGRESS * one.head_tokens))
+    return backlog + one.queued_tokens
+
+
 def _decode_prices(
     query: Query, speed: SpeedClass, decode_weight: float
 ) -> tuple[float, float, float]:

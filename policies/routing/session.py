@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
 from random import Random
 from typing import Annotated
 
@@ -11,18 +10,14 @@ from xxhash import xxh3_64_intdigest
 
 from warmroute.policies.routing.base import Candidate, Choice, Limits, Query
 from warmroute.policies.routing.least_requests import draw_least_loaded
+from warmroute.policies.routing.rendezvous import choose_home
 
 
 class Session:
     """Send each session to its own backend by consistent hashing, loads bounded.
 
-    The backends are ranked for a session by the hash of both names (rendezvous
-    hashing, Thaler and Ravishankar 1998), so that one that comes or goes moves
-    only the sessions it wins or had. The first in rank with room takes the
-    request; room is *bound* times the mean of requests (Mirrokni, Thorup and
-    Zadimoghaddam 2018, "Consistent Hashing with Bounded Loads"). A request
-    without a session key goes to the backend with the fewest requests.
-    O(candidates).
+    See `choose_home`. A request without a session key goes to the backend with the
+    fewest requests. O(candidates).
     """
 
     name = "session"
@@ -45,14 +40,4 @@ class Session:
         if not query.session:
             return Choice(draw_least_loaded(candidates, self._rng), "load")
         key = xxh3_64_intdigest(query.session.encode("utf-8", "surrogatepass"))
-        ranks = [xxh3_64_intdigest(one.name.encode(), key) for one in candidates]
-        home = ranks.index(max(ranks))
-        room = self._room(candidates)
-        if candidates[home].requests < room:
-            return Choice(home, "session")
-        open_to = [i for i, one in enumerate(candidates) if one.requests < room]
-        return Choice(max(open_to, key=ranks.__getitem__), "load")
-
-    def _room(self, candidates: Sequence[Candidate]) -> int:
-        requests = sum([one.requests for one in candidates])
-        return ceil(self.bound * (requests + 1) / len(candidates))
+        return choose_home(key, candidates, self.bound, "session")

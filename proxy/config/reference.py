@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Final
 
 from pydantic_core import PydanticUndefined
 
@@ -133,6 +134,14 @@ def _default(key: Key) -> str:
     return f"`{json.dumps(default) if plain else default}`"
 
 
+_OPTION_KINDS: Final[dict[type, str]] = {
+    bool: "`true`, `false`",
+    float: "a number",
+    int: "an integer",
+    str: "a string",
+}
+
+
 def _policy_sections() -> Iterator[str]:
     yield "## Policies and their options\n"
     for name in policies.names():
@@ -147,7 +156,7 @@ def _policy_sections() -> Iterator[str]:
 
 
 def _option_row(option: Option) -> str:
-    kind = {float: "a number", int: "an integer"}.get(option.type, option.type.__name__)
+    kind = _OPTION_KINDS.get(option.type, option.type.__name__)
     if option.limits:
         kind += f" from {option.limits.minimum:g} to {option.limits.maximum:g}"
     return f"| `{option.name}` | {kind} | `{option.default}` | {option.help} |"

@@ -10,6 +10,7 @@ from warmroute.policies.kv.match import find_reaches
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.run import Run
 from warmroute.policies.kv.seen import SeenBlocks
+from warmroute.policies.routing.candidate import Query
 from warmroute.proxy.prompt import Piece
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.mirror import Mirror
@@ -20,6 +21,7 @@ MAX_BLOCKS: Final = 16_384
 _MAX_TEXT_BYTES: Final = TEXT_BLOCK_BYTES * MAX_BLOCKS
 _MAX_LIST_BLOCKS: Final = 1024
 _ESTIMATE_ERROR: Final = 0.1
+_TEXT_BLOCK_TOKENS: Final = TEXT_BLOCK_BYTES / 4
 
 
 class Chain:
@@ -136,6 +138,17 @@ class Lookup:
 
     def __repr__(self) -> str:
         return f"<Lookup [Sizes: {list(self.chains)}, matched: {self.matched}]>"
+
+    def describe(self, query: Query) -> None:
+        """Tell a policy what the prompt begins with."""
+        for chains in self.chains.values():
+            if chains:
+                query.blocks = chains[0].hashes
+                # What is learned of bytes a token must not move what is hashed.
+                query.block_tokens = (
+                    _TEXT_BLOCK_TOKENS if chains[0].is_text else chains[0].unit
+                )
+            break
 
     def seen_tokens(self, seen: SeenBlocks) -> int:
         """Count the leading tokens that the fleet was ever sent; remember the rest.

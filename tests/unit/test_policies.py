@@ -16,12 +16,18 @@ from warmroute.policies.routing.session import Session
 QUERY = Query(1000, 100.0)
 
 BUILT_IN = (
+    "cache_threshold",
     "expected_ttft",
+    "explore_exploit",
     "least_requests",
+    "least_tokens",
+    "overlap_cost",
     "power_of_two",
+    "prefix_hash",
     "random",
     "round_robin",
     "session",
+    "weighted_scores",
 )
 
 

@@ -21,12 +21,18 @@ from warmroute.policies.routing.base import (
 from warmroute.policies.routing.expected_ttft import ExpectedTtft
 
 BUILT_IN = (
+    "cache_threshold",
     "expected_ttft",
+    "explore_exploit",
     "least_requests",
+    "least_tokens",
+    "overlap_cost",
     "power_of_two",
+    "prefix_hash",
     "random",
     "round_robin",
     "session",
+    "weighted_scores",
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 from warmroute.policies.kv.blocks import root_hash
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.seen import SeenBlocks
-from warmroute.policies.routing.base import Candidate
+from warmroute.policies.routing.base import Candidate, Query
 from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import MAX_BLOCKS, Lookup, Ticket
@@ -543,3 +543,35 @@ class TestShown:
         """Names come from the fleet; a wrong one is a bug in the caller."""
         with pytest.raises(KeyError):
             Proxy("a").view.facts("z")
+
+
+class TestDescribe:
+    """What a policy is told of the start of a prompt."""
+
+    def described(self, proxy: Proxy, prompt: Prompt) -> Query:
+        query = Query(prompt.num_tokens, 0.0)
+        proxy.look(prompt).describe(query)
+        return query
+
+    def test_token_prompts_with_one_start_share_their_first_blocks(self) -> None:
+        proxy = Proxy("a", "b", block_size=16)
+        first = self.described(proxy, exact(tokens(1, 64)))
+        second = self.described(proxy, exact(tokens(1, 32) + tokens(2, 32)))
+        assert (len(first.blocks), first.block_tokens) == (4, 16.0)
+        assert first.blocks[:2] == second.blocks[:2]
+        assert first.blocks[2] != second.blocks[2]
+
+    def test_what_is_learned_of_bytes_a_token_does_not_move_text(self) -> None:
+        proxy = Proxy("a")
+        before = self.described(proxy, estimated(b"x" * 1000))
+        proxy.bytes_per_token = 3.1
+        assert self.described(proxy, estimated(b"x" * 1000)) == before
+        assert (len(before.blocks), before.block_tokens) == (3, 64.0)
+
+    def test_no_pieces_and_no_views_leave_it_empty(self) -> None:
+        empty = Prompt("chat", "m", "estimated", (), 5)
+        for proxy, prompt in (
+            (Proxy("a"), empty),
+            (Proxy(), exact(tokens(1, 64))),
+        ):
+            assert self.described(proxy, prompt) == Query(prompt.num_tokens, 0.0)
