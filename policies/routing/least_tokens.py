@@ -27,7 +27,7 @@ class LeastTokens:
         *,
         own: Annotated[
             bool, "count the uncached tokens of the request itself as well"
-        ] = True,
+        ] = False,
         rng: Random | None = None,
     ) -> None:
         self.own = own
