@@ -142,6 +142,18 @@ class TestDifference:
     def test_more_than_foretold(self) -> None:
         assert House().serve(prompt(100), 48).difference == "came_later"
 
+    def test_several_prompts_of_one_request(self) -> None:
+        """Their sum is reported, so that any block that went explains a lack."""
+        house = House()
+        house.announce(3)
+        pieces = (*prompt(100).pieces, *prompt(20, seed=1).pieces)
+        both = Prompt("completions", "m", "exact", pieces, 120)
+        ticket = house.send(both)
+        house.remove(1)
+        house.view.realised(ticket, 16, house.now)
+        assert ticket.difference == "evicted"
+        assert house.serve(both, 120).difference == "came_later"
+
     def test_a_lie(self) -> None:
         house = House()
         house.announce(3)
