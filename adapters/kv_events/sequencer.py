@@ -123,8 +123,8 @@ class Sequencer:
     def ended(self) -> list[bytes]:
         """Note that the replay is over; return the messages that are next.
 
-        Where it left a gap to what was held, that part is lost. Where `wanted` is
-        still set, another replay is to be asked for.
+        Where `wanted` is still set, another replay is to be asked for: there is a gap
+        to what was held, or another publisher.
         """
         if self._doubted:
             self.restart()
@@ -132,14 +132,12 @@ class Sequencer:
         if self._asked is None:
             return []
         self.wanted = self._asked = None
-        ready = self._release()
-        if self._held:
-            if self._last is not None:
-                self._forget()
-            ready = self._jump()
-        elif self._last is None:
+        if self._last is None:
             self._last = -1  # nothing was published yet, so that 0 is next
             self.is_complete = True
+        ready = self._release()
+        if self._held:
+            self.wanted = self._last + 1
         return ready
 
     def failed(self) -> list[bytes]:
@@ -171,7 +169,6 @@ class Sequencer:
         self.wanted = self._asked = None
         ready = self._release()
         if self._held:
-            self.num_gaps += 1
             self.wanted = self._last + 1
         return ready
 
@@ -221,29 +218,26 @@ class Sequencer:
         return self._jump()
 
     def _hold(self, seq: int, payload: bytes) -> None:
-        self._held[seq] = payload
-        if len(self._held) > _MAX_HELD:
-            del self._held[min(self._held)]
+        if len(self._held) < _MAX_HELD:  # beyond, it is a gap like any other
+            self._held[seq] = payload
 
     def _jump(self) -> list[bytes]:
         """Go on from the oldest message held, whatever lies before it."""
         ready: list[bytes] = []
-        while self._held:
-            seq = min(self._held)
+        for seq in sorted(self._held):
             if self._last is not None and ready and seq != self._last + 1:
                 self.num_gaps += 1
                 self._forget()
                 ready.clear()
-            payload = self._held.pop(seq)
+            payload = self._held[seq]
             self._note(seq, payload)
             ready.append(payload)
         return ready
 
     def _release(self) -> list[bytes]:
         ready: list[bytes] = []
-        while self._last is not None and (
-            payload := self._held.pop(self._last + 1, None)
-        ):
+        while self._last is not None and self._last + 1 in self._held:
+            payload = self._held[self._last + 1]
             self._note(self._last + 1, payload)
             ready.append(payload)
         if self.wanted is not None and self._last is not None and not self._held:

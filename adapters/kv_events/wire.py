@@ -112,6 +112,9 @@ class Batch(msgspec.Struct, gc=False):
     num_skipped: int = 0
 
 
+# A batch that is nested too deep is no batch, either.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 _read_maps = msgspec.msgpack.Decoder(_Maps).decode
 _read_raws = msgspec.msgpack.Decoder(_Raws).decode
 _read_map = msgspec.msgpack.Decoder(Stored | Removed | Cleared).decode
@@ -126,7 +129,7 @@ def decode(payload: bytes) -> Batch:
     """
     try:
         batch = _read_maps(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return _decode_one_by_one(payload)
     sound = [event for event in batch.events if _is_sound(event)]
     num_skipped = len(batch.events) - len(sound)
@@ -154,7 +157,7 @@ def tier_of(medium: str | None) -> str:
 def _decode_one_by_one(payload: bytes) -> Batch:
     try:
         raws = _read_raws(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ProtocolMismatch(
             f"message of {len(payload)} bytes is no batch of KV events "
             f"(allowed: [timestamp, events, dp_rank] in msgpack): {error}"
@@ -164,7 +167,7 @@ def _decode_one_by_one(payload: bytes) -> Batch:
         content = memoryview(raw)
         try:
             event = _read_map(content) if _is_map(content) else _read_array(content)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except _UNREADABLE:
             continue
         if _is_sound(event):
             events.append(event)

@@ -12,7 +12,7 @@ evictions: Registry[BlockEviction] = Registry("warmroute.eviction", "eviction po
 
 
 def create(
-    name: str, capacity: int, clock: Callable[[], float], **options: object
+    name: str, capacity: int, clock: Callable[[], float], /, **options: object
 ) -> BlockEviction:
     """Build the eviction policy called *name*.
 

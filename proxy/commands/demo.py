@@ -7,6 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from warmroute.policies.registry import explain_unknown, policies
+
 _NAMES = ("a", "b")
 
 
@@ -44,7 +46,7 @@ exit codes: 0 all answered, 1 something failed, 2 bad usage
         add("--conversations", type=positive, default=12, help="chats in all (12)")
         add("--open", type=positive, default=2, help="chats a user keeps open (2)")
         add("--max-tokens", type=positive, default=8, help="tokens an answer (8)")
-        add("--blocks", type=positive, default=384, help="blocks of an engine (384)")
+        add("--blocks", type=positive, help="blocks of an engine (384; tiny: 2400)")
         add("--model", metavar="PATH", help="model, as `warmroute engine` takes it")
         add("--json", action="store_true", help="print JSON, not a table")
 
@@ -54,6 +56,11 @@ exit codes: 0 all answered, 1 something failed, 2 bad usage
 
         if options.conversations > num_chats():
             options.parser.error(f"--conversations must be at most {num_chats()}")
+        for policy in set(options.policy or ()) - {"direct", *policies.names()}:
+            known = ("direct", *policies.names())
+            options.parser.error(explain_unknown("policy", policy, known))
+        # Where it was started in the background, Ctrl-C may be ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         try:
@@ -74,7 +81,9 @@ async def _play(options: argparse.Namespace) -> int:
 
     folder = Path(tempfile.mkdtemp(prefix="warmroute-demo-"))
     print(f"logs: {folder}", file=sys.stderr)
-    settings = EngineOptions(options.blocks, options.model)
+    # Every byte is a token of the tiny model, so its prompts are longer.
+    blocks = options.blocks or (2400 if options.model == "tiny" else 384)
+    settings = EngineOptions(blocks, options.model)
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         aiohttp.ClientSession(connector=connector) as http,

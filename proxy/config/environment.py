@@ -16,8 +16,11 @@ _SERVICE_LINK = re.compile(
     r"WARMROUTE(_[A-Z0-9_]+?)?_"
     r"(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
 )
-# Where the examples and benches keep what they install; no key of the file.
-_OURS = "WARMROUTE_CACHE"
+# Read by others of ours: the cache, the engine, the build. No keys of the file.
+_OURS = frozenset(
+    f"WARMROUTE_{name}"
+    for name in ("CACHE", "COMPILED", "ENGINE_TOKEN", "OFFLINE", "PURE")
+)
 _REFERENCE = re.compile(
     r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|(?P<bad>\$\{)"
 )
@@ -31,7 +34,7 @@ def override(draft: Draft, root: Key, environ: Mapping[str, str]) -> None:
     """
     referenced = set(_references(draft.tree))
     for name in sorted(environ, key=_natural):
-        if not name.startswith(PREFIX) or name == _OURS:
+        if not name.startswith(PREFIX) or name in _OURS:
             continue
         if _SERVICE_LINK.fullmatch(name):
             continue

@@ -30,7 +30,7 @@ class IndexConfig(Section):
 
     max_bytes: ByteCount = Field(
         default=268_435_456,
-        ge=1_048_576,
+        ge=65_536,
         le=MAX_BYTES,
         description="Memory of the prefix index, over all backends. Full, it drops "
         "the least recently useful blocks.",

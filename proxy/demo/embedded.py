@@ -1,6 +1,7 @@
 """Run ``warmroute engine`` as child processes, for the length of a block."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from warmroute.proxy.demo.progress import Step
 
 # The first start may fetch a model.
 _START_S = 180.0
+_TOKEN = "WARMROUTE_ENGINE_TOKEN"  # noqa: S105 - a name, no secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,16 @@ async def running_engines(
     try:
         with Step(f"starting {len(views)} engines") as step:
             for child, view in zip(children, views, strict=True):
-                await child.start(_command(options, view))
+                await child.start(_command(options, view), _environ())
                 await child.ready(view.is_healthy, step.tick)
         yield views
     finally:
         await asyncio.gather(*(child.stop() for child in children))
+
+
+def _environ() -> dict[str, str]:
+    """Return the environment without a token, which nobody here would bring."""
+    return {name: value for name, value in os.environ.items() if name != _TOKEN}
 
 
 def _fresh_url() -> str:

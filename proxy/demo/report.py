@@ -48,9 +48,9 @@ def verdict(outcomes: Sequence[Outcome]) -> str:
 
 
 def as_json(outcomes: Sequence[Outcome]) -> str:
-    """Return the outcomes as a JSON list."""
+    """Return the outcomes as one JSON object."""
     rows = [{**asdict(outcome), "hit_ratio": outcome.hit_ratio} for outcome in outcomes]
-    return json.dumps(rows, indent=2)
+    return json.dumps({"policies": rows}, indent=2)
 
 
 def is_good(outcomes: Sequence[Outcome]) -> bool:

@@ -248,6 +248,7 @@ class Fleet:
             extra={"backend": backend.name, "incarnation": backend.incarnation},
         )
         self._call(self.on_restarted, backend)
+        self._probers.wake(backend.name)
 
     def _learn(self, backend: Backend, report: Report) -> None:
         is_new = backend.learn_engine(report.adapter, report.detected)

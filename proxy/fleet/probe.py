@@ -74,6 +74,7 @@ class Prober:
         "_complaints",
         "_endpoint",
         "_health",
+        "_incarnation",
         "_round",
         "_settle",
         "_wake",
@@ -93,6 +94,7 @@ class Prober:
         self._settle = settle
         self._clock = clock
         self._round = 0
+        self._incarnation = -1
         self._wake = asyncio.Event()
         self._complaints: dict[str, str] = {}
 
@@ -135,7 +137,9 @@ class Prober:
         except Exception as error:  # an adapter is a plugin and may raise anything
             report.detail = str(error) or repr(error)
         if report.ready:
+            incarnation = self._backend.incarnation
             await self._learn(report)
+            self._incarnation = incarnation
         self._round += 1
         return report
 
@@ -184,7 +188,11 @@ class Prober:
     def _must_ask_all(self, report: Report) -> bool:
         """Tell whether what cannot change within an incarnation is asked anew."""
         backend = self._backend
-        is_same = report.adapter is backend.adapter and not backend.vitals.is_doubted()
+        is_same = (
+            report.adapter is backend.adapter
+            and not backend.vitals.is_doubted()
+            and self._incarnation == backend.incarnation
+        )
         return not is_same or self._round % FACTS_EVERY == 0
 
     async def _fenced(

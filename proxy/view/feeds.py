@@ -96,9 +96,10 @@ class Feeds:
         addresses = tuple(backend.event_sources) if backend.models else ()
         feed = self._feeds.get(backend.name)
         if feed is not None:
-            if feed.address in addresses or not addresses:
+            if feed.address in addresses or not backend.models:
                 return
             self._leave(backend.name)
+            self._view.mirror_again(backend.name)
         if addresses and self._refused.get(backend.name) != addresses:
             self._follow(backend, addresses)
 
@@ -134,7 +135,13 @@ class Feeds:
         address = addresses[0]
         tiers = self._view.announce(name, partial(self._facts, name))
         root = partial(_root, backend)
-        track = Track(self._index, tiers, root, partial(self._sized, name))
+        track = Track(
+            self._index,
+            tiers,
+            root,
+            partial(self._view.heard, name),
+            partial(self._view.announced_gone, name),
+        )
         self._view.verify_by(name, track.was_removed)
         stream = Stream(
             name,
@@ -172,9 +179,6 @@ class Feeds:
             task = asyncio.create_task(feed.close(self._subscriptions))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-
-    def _sized(self, name: str, block_size: int) -> None:
-        self._view.configure(name, block_size=block_size)
 
     def _distrusted(self, name: str, verdict: str) -> None:
         feed = self._feeds.get(name)

@@ -22,11 +22,13 @@ class Mirror:
             promised where the engine announces its blocks itself.
         block_size: Tokens a block of its engine.
         source: Where its blocks come from: ``events``, ``mirror``, or ``none``.
+        num_unheard: Requests that were answered before any block was announced.
         trust: How far its promises are believed.
         was_removed: Whether a block was announced to be gone after a stamp.
         capacity: What it is believed to keep.
         incarnation: Counts engine restarts; tickets of an earlier one are void.
         is_believed: Whether its blocks count in a match.
+        has_announced: Whether its engine ever announced a block.
         has_hit: Whether its engine ever reported cached tokens.
         in_flight: Stamps of requests whose answer has not begun.
     """
@@ -36,12 +38,14 @@ class Mirror:
         "block_size",
         "capacity",
         "gpu",
+        "has_announced",
         "has_hit",
         "holder",
         "in_flight",
         "incarnation",
         "is_believed",
         "name",
+        "num_unheard",
         "slot",
         "source",
         "trust",
@@ -63,6 +67,8 @@ class Mirror:
         self.block_size = block_size
         self.source = source
         self.capacity = capacity
+        self.has_announced = False
+        self.num_unheard = 0
         self.trust = Trust()
         self.was_removed: WasRemoved | None = None
         self.incarnation = 0

@@ -85,12 +85,19 @@ class Mirrors:
         self._index.set_capacity(mirror.gpu, None)
         mirror.holder = self._index.add_holder(name, "promised")
         mirror.was_removed = None
+        mirror.has_announced = False
+        mirror.num_unheard = 0
         self._change_source(mirror, "events")
         return {
             "gpu": mirror.gpu,
             "host": self._index.add_holder(name, "host"),
             "disk": self._index.add_holder(name, "disk"),
         }
+
+    def heard(self, name: str, block_size: int) -> None:
+        """Take over that an engine announces blocks, and of what size."""
+        self._mirrors[name].has_announced = True
+        self.configure(name, block_size)
 
     def verify_by(self, name: str, was_removed: WasRemoved) -> None:
         """Let broken promises be explained by what was announced to be gone."""

@@ -3,11 +3,12 @@
 from warmroute.adapters.kv_control import Snapshot
 from warmroute.adapters.kv_events.wire import Batch, Event, Stored
 
+_BATCH = 64
 _MEDIUMS = {"gpu": "GPU", "host": "CPU", "disk": "DISK"}
 
 
-def as_batch(snapshot: Snapshot) -> Batch:
-    """Return one "stored" a block; blocks without tokens say nothing. O(tokens)."""
+def as_batches(snapshot: Snapshot) -> list[Batch]:
+    """Return one "stored" a block, 64 a batch; blocks without tokens say nothing."""
     events: list[Event] = [
         Stored(
             [block.hash],
@@ -20,4 +21,7 @@ def as_batch(snapshot: Snapshot) -> Batch:
         for block in snapshot.blocks
         if block.token_ids is not None and len(block.token_ids) == snapshot.block_size
     ]
-    return Batch(0.0, events, None)
+    return [
+        Batch(0.0, events[at : at + _BATCH], None)
+        for at in range(0, len(events), _BATCH)
+    ]

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from warmroute.adapters.kv_control import Snapshot
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.sequencer import Sequencer
-from warmroute.adapters.kv_events.wire import decode
+from warmroute.adapters.kv_events.wire import Batch, decode
 from warmroute.policies.errors import (
     AdapterError,
     BackendUnavailable,
     ProtocolMismatch,
 )
-from warmroute.proxy.view.snapshots import as_batch
+from warmroute.proxy.view.snapshots import as_batches
 from warmroute.proxy.view.track import Track
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 _SLICE_S = 0.002
 _MAX_QUEUED = 200_000
 _FIRST_RETRY_S = 0.05
-_LAST_RETRY_S = 2.0
+_LAST_RETRY_S = 0.4
+_MAX_LAG_S = 1e6
 _MAX_RETRIES = 1
 
 Replay = Callable[[str, int], AsyncIterator[tuple[int, bytes]]]
@@ -56,9 +57,11 @@ class Stream:
 
     __slots__ = (
         "_clock",
+        "_has_heard",
         "_name",
         "_num_wipes",
         "_queue",
+        "_ready",
         "_replay",
         "_snapshot",
         "_stamp",
@@ -96,6 +99,8 @@ class Stream:
         self.sequencer = Sequencer(bool(address.replay or snapshot))
         self._num_wipes = 0
         self._queue: deque[tuple[int, bytes]] = deque()
+        self._ready: deque[bytes | Batch] = deque()
+        self._has_heard = False
         self._timer: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
         self.num_replays = 0
@@ -107,15 +112,18 @@ class Stream:
 
     @property
     def status(self) -> str:
-        """Return ``catching_up``, ``degraded`` or ``live``."""
+        """Return ``catching_up``, ``degraded``, ``silent`` or ``live``."""
         if self.is_catching_up:
             return "catching_up"
-        return "degraded" if self.is_degraded else "live"
+        if self.is_degraded:
+            return "degraded"
+        is_known = self._has_heard or self.sequencer.is_complete
+        return "live" if is_known else "silent"
 
     @property
     def is_catching_up(self) -> bool:
         """Tell whether a replay is under way or received messages wait."""
-        return self._task is not None or bool(self._queue)
+        return self._task is not None or bool(self._queue or self._ready)
 
     def start(self) -> None:
         """Ask for what was published before now."""
@@ -125,8 +133,8 @@ class Stream:
         """Take a message; it is entered soon."""
         if len(self._queue) < _MAX_QUEUED:  # beyond, it is a gap like any other
             self._queue.append((seq, payload))
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_soon(self._enter)
+        self._has_heard = True
+        self._wake()
 
     def turned(self) -> None:
         """Note that the connection went or came: the engine may be another one."""
@@ -139,7 +147,7 @@ class Stream:
     def restart(self) -> None:
         """Forget everything: the engine is known to have started anew."""
         self.sequencer.restart()
-        self._apply(())
+        self._release(())
         self._ask()
 
     async def close(self) -> None:
@@ -150,29 +158,47 @@ class Stream:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def _wake(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_soon(self._enter)
+
     def _enter(self) -> None:
+        """Enter what is ready, then what was received, for 2 ms at most."""
         self._timer = None
         until = self._clock() + _SLICE_S
-        queue = self._queue
-        while queue:
-            self._apply(self.sequencer.live(*queue.popleft()))
-            if queue and self._clock() > until:
-                self._timer = asyncio.get_running_loop().call_soon(self._enter)
+        queue, ready = self._queue, self._ready
+        while queue or ready:
+            if ready:
+                self._enter_one(ready.popleft())
+            else:
+                self._release(self.sequencer.live(*queue.popleft()))
+            if self._clock() > until:
+                if queue or ready:
+                    self._wake()
                 break
         self._ask()
 
-    def _apply(self, payloads: Iterable[bytes]) -> None:
+    def _release(self, payloads: Iterable[bytes | Batch]) -> None:
+        """Let these be entered next; what they make void goes at once."""
         if self.sequencer.num_wipes != self._num_wipes:
             self._num_wipes = self.sequencer.num_wipes
+            self._ready.clear()
             self.track.wipe(self._stamp())
-        for payload in payloads:
-            try:
-                batch = decode(payload)
-            except ProtocolMismatch:
-                self.track.num_skipped += 1
-                continue
-            self.track.apply(batch, self._stamp())
-            self.lag_s = max(0.0, self._wall() - batch.timestamp)
+        self._ready.extend(payloads)
+        if self._ready:
+            self._wake()
+
+    def _enter_one(self, message: bytes | Batch) -> None:
+        if isinstance(message, Batch):
+            self.track.apply(message, self._stamp())
+            return
+        try:
+            batch = decode(message)
+        except ProtocolMismatch:
+            self.track.num_skipped += 1
+            return
+        self.track.apply(batch, self._stamp())
+        self.lag_s = min(max(0.0, self._wall() - batch.timestamp), _MAX_LAG_S)
 
     def _ask(self) -> None:
         if self.sequencer.wanted is not None and self._task is None:
@@ -180,11 +206,18 @@ class Stream:
 
     async def _catch_up(self) -> None:
         try:
+            pause_s = _FIRST_RETRY_S
             while self.sequencer.wanted is not None:
                 await self._ask_once()
+                if pause_s > _LAST_RETRY_S:
+                    self._snapshot = None
+                    self._give_up("what is sent again never meets what is sent now")
+                elif self.sequencer.wanted is not None:
+                    await asyncio.sleep(pause_s)
+                    pause_s *= 2
         except Exception:
             logger.exception("kv_replay_crashed", extra={"backend": self._name})
-            self._apply(self.sequencer.failed())
+            self._release(self.sequencer.failed())
             self.is_degraded = True
         finally:
             if self._task is asyncio.current_task():
@@ -207,13 +240,13 @@ class Stream:
                     return
             else:
                 self.num_replays += 1
-                self._apply(self.sequencer.ended())
+                self._release(self.sequencer.ended())
                 if self.sequencer.wanted is None and not self.sequencer.is_complete:
                     await self._ask_snapshot()
                 self.is_degraded = not self.sequencer.is_complete
                 return
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LAST_RETRY_S)
+            pause_s *= 2
             if self.sequencer.wanted is None:
                 return
 
@@ -228,26 +261,26 @@ class Stream:
             return False
         if snapshot is None:
             self._snapshot = None
-            self._apply(self.sequencer.failed())
+            self._release(self.sequencer.failed())
             self.is_degraded = not self.sequencer.is_complete
             return False
         ready = self.sequencer.rebased(snapshot.seq)
-        self._apply(())
-        self.track.apply(as_batch(snapshot), self._stamp())
+        self._release(())
+        self._release(as_batches(snapshot))
+        self._release(ready)
         self.is_degraded = False
-        self._apply(ready)
         return True
 
     async def _take(self, messages: AsyncIterator[tuple[int, bytes]]) -> None:
         until = self._clock() + _SLICE_S
         async for seq, payload in messages:
-            self._apply(self.sequencer.replayed(seq, payload))
+            self._release(self.sequencer.replayed(seq, payload))
             if self._clock() > until:
                 await asyncio.sleep(0)
                 until = self._clock() + _SLICE_S
 
     def _give_up(self, reason: str) -> None:
-        self._apply(self.sequencer.failed())
+        self._release(self.sequencer.failed())
         self.is_degraded = True
         logger.warning(
             "kv_events_degraded", extra={"backend": self._name, "reason": reason}

@@ -23,6 +23,7 @@ from warmroute.policies.kv.radix import PrefixIndex
 
 _FULL_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
 _MAX_ORPHANS = 65_536
+_MAX_ORPHAN_TOKENS = 1 << 19
 _MAX_REMOVED = 65_536
 
 Root = Callable[[str | None, str | None], int]
@@ -46,6 +47,7 @@ class Track:
         "_holders",
         "_index",
         "_late",
+        "_on_removed",
         "_on_size",
         "_orphan_keys",
         "_removed_at",
@@ -64,6 +66,7 @@ class Track:
         holders: Mapping[str, int],
         root: Root,
         on_size: Callable[[int], None],
+        on_removed: Callable[[], None],
     ) -> None:
         """Make an empty one.
 
@@ -72,11 +75,13 @@ class Track:
             holders: Number of each tier of the backend.
             root: Returns the root hash for a LoRA name and a cache salt.
             on_size: Called with the tokens a block, once they are known.
+            on_removed: Called when blocks were announced to be gone.
         """
         self._index = index
         self._holders = holders
         self._root = root
         self._on_size = on_size
+        self._on_removed = on_removed
         self._group: int | None = None
         self._waiting: dict[int, list[tuple[int, Stored]]] = {}
         self._orphan_keys: Counter[int] = Counter()
@@ -96,6 +101,8 @@ class Track:
         self.num_skipped += batch.num_skipped
         for event in batch.events:
             self._apply(event, stamp)
+        if any(isinstance(event, Removed | Cleared) for event in batch.events):
+            self._on_removed()
 
     def was_removed(self, block_hash: int, since: float) -> bool:
         """Tell whether a block was announced to be gone after the stamp *since*."""
@@ -111,6 +118,8 @@ class Track:
         self._orphan_keys.clear()
         self._late.clear()
         self.num_orphans = 0
+        # Who comes back may have other ones.
+        self.block_size = self._group = None
 
     def _apply(self, event: Event, stamp: float) -> None:
         if isinstance(event, Stored):
@@ -208,7 +217,11 @@ class Track:
     def _hold(
         self, parent_key: int, keys: Sequence[int], holder: int, event: Stored
     ) -> None:
-        if self.num_orphans + len(keys) > _MAX_ORPHANS:
+        num_orphans = self.num_orphans + len(keys)
+        if (
+            num_orphans > _MAX_ORPHANS
+            or num_orphans * event.block_size > _MAX_ORPHAN_TOKENS
+        ):
             self.num_skipped += 1
             return
         self._waiting.setdefault(parent_key, []).append((holder, event))

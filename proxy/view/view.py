@@ -35,6 +35,7 @@ from warmroute.proxy.view.mirrors import Mirrors
 
 _MAX_LINEUPS: Final = 256
 _GRACE_S: Final = 0.1
+_MAX_UNHEARD: Final = 8
 
 
 class View(Mirrors):
@@ -46,7 +47,7 @@ class View(Mirrors):
 
     Attributes:
         on_distrust: Called with a backend and ``resync`` or ``degrade`` when its
-            announced view has promised too much.
+            announced view has promised too much, ``silent`` when nothing is announced.
     """
 
     __slots__ = ("_over", "on_distrust")
@@ -164,6 +165,18 @@ class View(Mirrors):
         if ticket.is_promise:
             self._over.append((now + _GRACE_S, ticket))
 
+    def announced_gone(self, name: str) -> None:
+        """Take back what ended requests held there: blocks go from that engine.
+
+        Its events come in order, so that theirs have come as well.
+        """
+        over, self._over = self._over, deque()
+        for until, ticket in over:
+            if ticket.mirror is not None and ticket.mirror.name == name:
+                self.failed(ticket)
+            else:
+                self._over.append((until, ticket))
+
     def realised(self, ticket: Ticket, cached_tokens: int, now: float) -> None:
         """Correct the mirror by the engine's report of *cached_tokens*.
 
@@ -229,18 +242,29 @@ class View(Mirrors):
                 promised = cached
         before = trust.discount
         verdict = trust.observe(promised, cached, mirror.block_size)
+        if self._is_silent(mirror, ticket):
+            verdict = "silent"
         if trust.discount != before:
             self._lineups.clear()
         if verdict != "well" and self.on_distrust is not None:
             self.on_distrust(mirror.name, verdict)
 
+    def _is_silent(self, mirror: Mirror, ticket: Ticket) -> bool:
+        """Tell whether an engine computes blocks and never announces any."""
+        if mirror.has_announced or not ticket.chains[0].hashes:
+            return False
+        mirror.num_unheard += 1
+        return mirror.num_unheard >= _MAX_UNHEARD
+
     def _explain(self, mirror: Mirror, ticket: Ticket, cached: int) -> str:
         """Say why the engine had more or less than it had announced."""
         if cached > ticket.predicted_tokens:
             return "came_later"
-        chain, was_removed = ticket.chains[0], mirror.was_removed
-        block_hash = chain.hashes[cached // chain.tokens]
-        if was_removed is not None and was_removed(block_hash, ticket.entered):
+        was_removed, since = mirror.was_removed, ticket.entered
+        missed = ticket.chains[0].hashes[cached // ticket.chains[0].tokens :][:1]
+        if len(ticket.chains) > 1:  # which of them had less, nobody tells
+            missed = [one for chain in ticket.chains for one in chain.hashes]
+        if was_removed is not None and any(was_removed(one, since) for one in missed):
             return "evicted"
         return "not_announced" if cached >= ticket.announced else "unexplained"
 

@@ -123,7 +123,7 @@ def batch(first: int) -> bytes:
 def event_rows() -> Iterator[tuple[str, float]]:
     index = PrefixIndex(2**30)
     tiers = {tier: index.add_holder("a", tier) for tier in ("gpu", "host", "disk")}
-    track = Track(index, tiers, lambda lora, salt: 1, lambda size: None)
+    track = Track(index, tiers, lambda lora, salt: 1, lambda size: None, lambda: None)
     payloads = iter([batch(first) for first in range(0, 3_000, 10)])
     yield (
         "event of 64 blocks: decoded, hashed, entered; a block",

@@ -187,6 +187,43 @@ async def test_a_restarted_engine_has_nothing(
     assert (await one.view("a"))["incarnation"] >= 1
 
 
+async def reborn(
+    stage: Stage, engines: AsyncExitStack, flags: Events, later: Events
+) -> tuple[Fleet, EngineRun]:
+    """Restart an engine that has served one request, with other flags."""
+    port = free_port()
+    run = await engine(engines, *flags, port=port)
+    one = await fleet(stage, a=run)
+    await one.until_live("a")
+    await one.send(tokens(1, 100))
+    run.signal(signal.SIGKILL)
+    await run.ended()
+    run = await engine(engines, *later, port=port)
+    await one.proxy.logged("backend_restarted")
+    return one, run
+
+
+async def test_an_engine_that_comes_back_with_other_blocks_is_followed(
+    stage: Stage, engines: AsyncExitStack
+) -> None:
+    flags = events()
+    one, run = await reborn(stage, engines, flags, (*flags, "--block-size", "32"))
+    await one.send(tokens(2, 100))
+    await one.heard(a=run)
+    assert await one.matched(tokens(2, 100)) == {"a": 96}
+
+
+async def test_an_engine_that_comes_back_without_events_is_mirrored(
+    stage: Stage, engines: AsyncExitStack
+) -> None:
+    one, _ = await reborn(stage, engines, events(), ())
+    await one.proxy.until(
+        "/api/state", lambda state: state["backends"][0]["view"]["source"] == "mirror"
+    )
+    await one.send(tokens(2, 100))
+    assert await one.matched(tokens(2, 100)) == {"a": 96}
+
+
 async def test_salted_prompts_are_kept_apart(
     stage: Stage, engines: AsyncExitStack
 ) -> None:

@@ -61,7 +61,13 @@ class Hearer:
         self.stream = Stream(
             "a",
             address,
-            Track(self.index, holders, lambda lora, salt: ROOT, lambda size: None),
+            Track(
+                self.index,
+                holders,
+                lambda lora, salt: ROOT,
+                lambda size: None,
+                lambda: None,
+            ),
             partial(ask_again, context),
             snapshot,
             lambda: float(next(stamps)),

@@ -32,7 +32,11 @@ class House:
         self.view.add_backend("a", SIZE)
         tiers = self.view.announce("a", lambda: {"seq": 7})
         self.track = Track(
-            self.index, tiers, lambda lora, salt: ROOT, lambda size: None
+            self.index,
+            tiers,
+            lambda *_: ROOT,
+            lambda size: self.view.heard("a", size),
+            lambda: self.view.announced_gone("a"),
         )
         self.view.verify_by("a", self.track.was_removed)
         self.verdicts: list[tuple[str, str]] = []
@@ -138,6 +142,18 @@ class TestDifference:
     def test_more_than_foretold(self) -> None:
         assert House().serve(prompt(100), 48).difference == "came_later"
 
+    def test_several_prompts_of_one_request(self) -> None:
+        """Their sum is reported, so that any block that went explains a lack."""
+        house = House()
+        house.announce(3)
+        pieces = (*prompt(100).pieces, *prompt(20, seed=1).pieces)
+        both = Prompt("completions", "m", "exact", pieces, 120)
+        ticket = house.send(both)
+        house.remove(1)
+        house.view.realised(ticket, 16, house.now)
+        assert ticket.difference == "evicted"
+        assert house.serve(both, 120).difference == "came_later"
+
     def test_a_lie(self) -> None:
         house = House()
         house.announce(3)
@@ -156,6 +172,13 @@ class TestDistrust:
             "degrade",
         ]
         assert house.matched(prompt(100), LONG_AGO_S) == 0
+
+    def test_an_engine_that_announces_nothing_is_noticed(self) -> None:
+        """Its address may be wrong: the view would stay empty for ever."""
+        house = House()
+        for _ in range(8):
+            house.serve(prompt(100), 0)
+        assert house.verdicts == [("a", "silent")]
 
     def test_what_is_explained_counts_for_nothing(self) -> None:
         house = House()

@@ -54,7 +54,7 @@ class Rig:
         self.index = PrefixIndex()
         tiers = {tier: self.index.add_holder("a", tier) for tier in ("gpu", "host")}
         tiers["disk"] = self.index.add_holder("a", "disk")
-        self.track = Track(self.index, tiers, root, lambda size: None)
+        self.track = Track(self.index, tiers, root, lambda size: None, lambda: None)
         self.stamp = 0.0
 
     def apply(self, *events: Event) -> None:

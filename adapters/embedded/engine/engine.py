@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import weakref
 from collections.abc import Callable
@@ -60,6 +61,7 @@ class Engine:
         "_clock",
         "_core",
         "_drained",
+        "_is_closed",
         "_is_closing",
         "_loaded",
         "_loop",
@@ -99,6 +101,7 @@ class Engine:
         self._open: set[SequenceGroup] = set()
         self._drained = asyncio.Event()
         self._is_closing = False
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<Engine {self._loaded.name}: {len(self._open)} requests open>"
@@ -113,22 +116,30 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._worker.start()
 
+    async def drain(self, drain_s: float) -> None:
+        """Take no more requests; wait until those that are open have ended.
+
+        Args:
+            drain_s: Seconds to wait at most.
+        """
+        self._is_closing = True
+        self._note_open()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), drain_s)
+
     async def close(self, drain_s: float = 0.0) -> None:
         """Take no more requests, end those that are open, join the thread.
 
         Args:
             drain_s: Seconds that open requests get to finish; the rest is aborted.
         """
-        if self._loop is None or self._is_closing:
+        if self._loop is None or self._is_closed:
             return
-        self._is_closing = True
-        self._note_open()
-        try:
-            await asyncio.wait_for(self._drained.wait(), drain_s)
-        except TimeoutError:
-            for group in self._open:
-                self._abort(group)
-            await self._drained.wait()
+        self._is_closed = True
+        await self.drain(drain_s)
+        for group in self._open:
+            self._abort(group)
+        await self._drained.wait()
         self._worker.stop()
         await asyncio.to_thread(self._worker.join)
 

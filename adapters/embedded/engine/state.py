@@ -112,7 +112,7 @@ class EngineState:
             self.host.clear()
         return self.pool.flush()
 
-    def set_eviction(self, name: str, **options: object) -> None:
+    def set_eviction(self, name: str, /, **options: object) -> None:
         """Put another block eviction policy in force.
 
         Raises:

@@ -76,8 +76,9 @@ async def answer(
     request: web.Request, serving: Serving, job: Job
 ) -> web.StreamResponse:
     """Run *job* and answer it; leaving early aborts it."""
-    choices = fresh_choices([one.prompt_ids for one in job.requests], job.fields.n)
     async with Generation(serving.engine, job.requests) as generation:
+        # Only now is it known that the engine allows so many.
+        choices = fresh_choices([one.prompt_ids for one in job.requests], job.fields.n)
         if job.fields.stream:
             return await Streaming(serving, job, generation, choices).run(request)
         return await _answer_whole(serving, job, generation, choices)

@@ -9,6 +9,7 @@ from aiohttp import web
 from warmroute.policies.errors import ConfigError, WarmrouteError
 
 DRAIN_S = 5.0
+FAREWELL_S = 0.5
 
 
 class Listener:
@@ -55,7 +56,7 @@ class Listener:
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,
-            shutdown_timeout=DRAIN_S,
+            shutdown_timeout=FAREWELL_S,
         )
         await self._runner.setup()
         try:
@@ -63,8 +64,14 @@ class Listener:
         except OSError as error:
             raise _unusable(self.host, self.port, error) from error
 
+    async def stop_accepting(self) -> None:
+        """Take no new connections; those that are open go on."""
+        if self._runner is not None:
+            for site in list(self._runner.sites):
+                await site.stop()
+
     async def close(self) -> None:
-        """Stop listening, give requests `DRAIN_S` to end, cancel the rest.
+        """Stop listening, give answers `FAREWELL_S` to leave, cancel the rest.
 
         May be called again, also when the first call was cancelled.
         """

@@ -21,7 +21,7 @@ from warmroute.adapters.embedded.server.door import TOKEN_VARIABLE, Door, is_loc
 from warmroute.adapters.embedded.server.event_log import EventLog
 from warmroute.adapters.embedded.server.kv_events import KVEventPublisher
 from warmroute.adapters.embedded.server.kv_verbs import EngineKVControl
-from warmroute.adapters.embedded.server.listener import Listener
+from warmroute.adapters.embedded.server.listener import DRAIN_S, Listener
 from warmroute.adapters.embedded.server.metrics import RANK, EngineMetrics
 from warmroute.adapters.embedded.server.serving import Serving
 from warmroute.adapters.embedded.server.stopping import Stopping
@@ -131,8 +131,10 @@ class EngineProcess:
                 self._announce()
                 await stopping.asked()
                 logger.info("engine_stopping")
-                await stopping.unless_hurried(self._listener.close())
+                await self._listener.stop_accepting()
+                await stopping.unless_hurried(self._engine.drain(DRAIN_S))
                 await self._engine.close()
+                await self._listener.close()
 
     async def _build(self) -> web.Application:
         sources = {}

@@ -10,6 +10,9 @@ from warmroute.adapters.embedded.server.errors import BadField
 from warmroute.adapters.embedded.server.port import EnginePort, TokenizerPort
 from warmroute.policies.errors import ClientError, WarmrouteError
 
+# The longest tokens of usual vocabularies are runs of spaces.
+_MAX_TOKEN_CHARS = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Serving:
@@ -65,7 +68,12 @@ class Serving:
             )
 
     async def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """Return the token ids of *text*, computed off the event loop."""
+        """Return the token ids of *text*, computed off the event loop.
+
+        Raises:
+            BadField: It is so long that it cannot fit, whatever its tokens.
+        """
+        self._check_size("prompt", len(text))
         return await asyncio.to_thread(
             self.tokenizer.encode, text, add_special=add_special
         )
@@ -76,11 +84,24 @@ class Serving:
         """Return the token ids of a chat, rendered off the event loop.
 
         Raises:
-            BadField: The model's template refuses the messages.
+            BadField: The model's template refuses the messages, or they are so long
+                that they cannot fit.
         """
+        self._check_size("messages", sum(len(str(one)) for one in messages))
         try:
             return await asyncio.to_thread(
                 self.tokenizer.encode_chat, messages, **options
             )
         except WarmrouteError as error:
             raise BadField("messages", str(error), "template_failed") from error
+
+    def _check_size(self, param: str, num_chars: int) -> None:
+        """Refuse what no tokenization makes fit, before it costs one."""
+        most = self.engine.limits.max_model_len * _MAX_TOKEN_CHARS
+        if num_chars > most:
+            raise BadField(
+                param,
+                f"{num_chars} characters (allowed: {most} at most, for "
+                f"{self.engine.limits.max_model_len} tokens); shorten it",
+                "context_length_exceeded",
+            )
