@@ -69,7 +69,7 @@ class Comparison:
         """Return the outcomes of the policies *names*, and those of the oracles.
 
         Raises:
-            PolicyError: A policy is unknown; found before anything is replayed.
+            PolicyError: A policy is unknown.
         """
         setting, size = self._setting, self._trace.block_size
         makers = {name: self._maker(name) for name in names}
@@ -84,7 +84,6 @@ class Comparison:
         return routed, [self._outcome(name, make) for name, make in oracles.items()]
 
     def _maker(self, name: str) -> FleetMaker:
-        build_policy(name, 0)
         return lambda seed: RoutedFleet(
             build_policy(name, seed), self._setting, self._trace.block_size
         )

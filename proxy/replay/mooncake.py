@@ -5,7 +5,6 @@ Serving", published with such traces. An id stands for a block with all in front
 and the last block of a prompt may be partial.
 """
 
-from math import isfinite
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,8 @@ from warmroute.proxy.replay.trace import Trace, TraceError, TraceRequest
 
 BLOCK_SIZE: Final = 512
 _FIELDS: Final = ("timestamp", "input_length", "output_length", "hash_ids")
+_MOST_MS: Final = 10**15
+_MOST_TOKENS: Final = 10**9
 _SHOWN: Final = 60
 
 
@@ -44,7 +45,7 @@ def read_mooncake(path: Path) -> Trace:
 def _decode(line: bytes) -> dict[str, object]:
     try:
         row: object = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(
             f"not JSON ({error}); is the line cut short? It ends in {_show(line[-30:])}"
         ) from error
@@ -62,8 +63,10 @@ def _timestamp(row: dict[str, object], last_ms: float | None) -> float:
     now_ms = row["timestamp"]
     if isinstance(now_ms, bool) or not isinstance(now_ms, int | float):
         raise ValueError(f"timestamp is {_show(now_ms)} (allowed: milliseconds)")
-    if not isfinite(now_ms):
-        raise ValueError(f"timestamp is {now_ms} (allowed: finite milliseconds)")
+    if not abs(now_ms) <= _MOST_MS:
+        raise ValueError(
+            f"timestamp is {_show(now_ms)} (allowed: milliseconds up to {_MOST_MS})"
+        )
     if last_ms is not None and now_ms < last_ms:
         raise ValueError(
             f"time goes backwards: timestamp {now_ms} ms follows {last_ms} ms; sort "
@@ -89,9 +92,10 @@ def _request(row: dict[str, object], time_s: float) -> TraceRequest:
 
 def _length(row: dict[str, object], name: str, least: int) -> int:
     value = row[name]
-    if type(value) is not int or value < least:
+    if type(value) is not int or not least <= value <= _MOST_TOKENS:
         raise ValueError(
-            f"{name} is {_show(value)} (allowed: whole numbers from {least} on)"
+            f"{name} is {_show(value)} (allowed: whole numbers, {least} to "
+            f"{_MOST_TOKENS})"
         )
     return value
 
