@@ -11,6 +11,7 @@ from unit.replay_rig import BLOCK, RATE, ask, setting, trace_of
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate, Choice, Policy, Query, build
+from warmroute.proxy.ledger.tokens import TokenClasses
 from warmroute.proxy.replay.block_cache import BlockCache
 from warmroute.proxy.replay.comparison import Comparison, Outcome, build_policy
 from warmroute.proxy.replay.figures import (
@@ -168,33 +169,60 @@ class TestRouting:
         assert (policy.stall_weight, policy.decode_weight) == (0.0, 0.0)  # type: ignore[attr-defined]
 
     @given(
-        st.lists(st.tuples(st.integers(0, 400), st.integers(1, 3000)), min_size=1),
+        st.lists(
+            st.tuples(st.integers(0, 150), st.integers(1, 3000), st.integers(0, 3)),
+            min_size=1,
+        ),
         st.integers(1, 3),
     )
     def test_waits_are_known_exactly(
-        self, arrivals: list[tuple[int, int]], backends: int
+        self, arrivals: list[tuple[int, int, int]], backends: int
     ) -> None:
         """What the policy prices as the wait is what the request then waits."""
         spy = SpyPolicy(build_policy("expected_ttft", 1))
         fleet = RoutedFleet(spy, setting(backends), BLOCK)
         now = 0.0
-        for gap, tokens in arrivals:
+        for gap, tokens, family in arrivals:
             now += gap / 100
-            served = fleet.serve(ask(now, tokens), now)
+            blocks = [10 * family + at for at in range(tokens // BLOCK)]
+            served = fleet.serve(ask(now, tokens, *blocks), now)
             waited_s = served.ttft_s - (tokens - served.cached_tokens) / RATE
             assert spy.wait_s == pytest.approx(waited_s, abs=1e-6)
+            assert spy.rates == {RATE}
+
+    def test_a_prompt_that_is_nearly_computed_leaves_the_wait_that_is_left(
+        self,
+    ) -> None:
+        spy = SpyPolicy(build_policy("expected_ttft", 1))
+        serve(RoutedFleet(spy, setting(), BLOCK), ask(0.0, 1000), ask(0.99, 5))
+        assert spy.wait_s == pytest.approx(0.01)
+
+    def test_the_load_of_the_pool_is_known_from_the_first_request_on(self) -> None:
+        spy = SpyPolicy(build_policy("expected_ttft", 1))
+        serve(RoutedFleet(spy, setting(), BLOCK), ask(0.0, 600), ask(0.5, 5))
+        assert spy.rho == pytest.approx(600 / (60 * RATE))
+
+    def test_what_ends_when_a_request_comes_is_over(self) -> None:
+        spy = SpyPolicy(build_policy("expected_ttft", 1))
+        serve(RoutedFleet(spy, setting(), BLOCK), ask(0.0, 1000), ask(1.0, 5))
+        assert spy.requests == 0
 
 
 class SpyPolicy:
-    """Stands in for a policy and keeps the wait that the real one expected."""
+    """Stands in for a policy and keeps what the real one was told and expected."""
 
     name = "spy"
 
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
-        self.wait_s = 0.0
+        self.wait_s = self.rho = 0.0
+        self.rates: set[float] = set()
+        self.requests = 0
 
     def choose(self, query: Query, candidates: Sequence[Candidate]) -> Choice:
+        self.rho = query.rho
+        self.rates = {one.rate for one in candidates}
+        self.requests = sum(one.requests for one in candidates)
         choice = self.inner.choose(query, candidates)
         assert choice.costs is not None
         self.wait_s = choice.costs[choice.index][0]
@@ -243,6 +271,8 @@ class TestFigures:
         figures = replay("round_robin", setting(2), trace).figures
         assert figures.paid_twice_ratio == pytest.approx(1024 / 2050)
         assert figures.hit_ratio == 0.0
+        second = serve(routed("round_robin", setting(2)), *trace.requests)[1]
+        assert TokenClasses(*second.classes) == TokenClasses(0, 1, 0, 1024, 0)
 
     def test_a_prompt_that_was_evicted_is_paid_twice(self) -> None:
         trace = trace_of(ask(0.0, 1024, 1, 2), ask(9.0, 1024, 1, 2))
