@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -139,8 +140,18 @@ def _read_option(parameter: inspect.Parameter) -> Option | None:
     )
 
 
-def build(name: str, values: Mapping[str, object] | None = None) -> Policy:
+def build(
+    name: str,
+    values: Mapping[str, object] | None = None,
+    rng: Random | None = None,
+) -> Policy:
     """Build the policy called *name* with the options *values*.
+
+    Args:
+        name: As registered.
+        values: Its options, as YAML gives them.
+        rng: What it draws from, if its constructor takes one as ``rng``; for
+            decisions that can be repeated.
 
     Raises:
         PolicyError: No such policy, no such option, or a value it does not take.
@@ -156,6 +167,8 @@ def build(name: str, values: Mapping[str, object] | None = None) -> Policy:
         fault = known[key].check(value)
         if fault:
             raise PolicyError(f"policy {name}: {key}: {fault}")
+    if rng is not None and "rng" in inspect.signature(plugin).parameters:
+        given["rng"] = rng
     try:
         return plugin(**given)
     except (TypeError, ValueError) as error:

@@ -15,7 +15,12 @@ README = (ROOT / "README.md").read_text()
 HEADER = re.compile(r"x-[a-z]+(?:-[a-z]+)+")
 
 
-PAGES = {"demo": "demo.md", "doctor": "doctor.md", "engine": "embedded-engine.md"}
+PAGES = {
+    "demo": "demo.md",
+    "doctor": "doctor.md",
+    "engine": "embedded-engine.md",
+    "replay": "replay.md",
+}
 
 
 def _flags() -> set[tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""``warmroute replay``: a recorded trace, played on simulated time."""

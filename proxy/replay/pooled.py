@@ -1,0 +1,64 @@
+"""What no router can beat: one cache for all engines, and one queue."""
+
+from typing import Protocol
+
+from warmroute.proxy.replay.block_cache import BlockCache
+from warmroute.proxy.replay.history import History
+from warmroute.proxy.replay.prefill_server import PrefillServer
+from warmroute.proxy.replay.served import Served
+from warmroute.proxy.replay.setting import Setting
+from warmroute.proxy.replay.trace import TraceRequest
+
+
+class Fleet(Protocol):
+    """Something that serves requests in time order."""
+
+    def serve(self, request: TraceRequest, now: float) -> Served:
+        """Serve *request*, which comes at *now*."""
+        ...
+
+
+class PooledFleet:
+    """Engines that share one cache and take requests in order as they become free.
+
+    Args:
+        setting: The engines.
+        block_size: Tokens a block.
+        capacity_tokens: Size of the cache; None keeps everything.
+    """
+
+    __slots__ = ("_cache", "_history", "_servers")
+
+    def __init__(
+        self, setting: Setting, block_size: int, capacity_tokens: int | None
+    ) -> None:
+        self._cache = BlockCache(block_size, capacity_tokens)
+        self._history = History(block_size)
+        self._servers = [
+            PrefillServer(setting.prefill_rate) for _ in range(setting.backends)
+        ]
+
+    def __repr__(self) -> str:
+        return f"<PooledFleet {len(self._servers)} engines, {self._cache!r}>"
+
+    def serve(self, request: TraceRequest, now: float) -> Served:
+        """Serve *request* by the engine that is free first. O(engines + blocks)."""
+        free = [server.free_at for server in self._servers]
+        index = free.index(min(free))
+        cached = self._cache.cached_tokens(request)
+        prompt = request.prompt_tokens
+        ttft_s = self._servers[index].serve(prompt - cached, now)
+        self._cache.admit(request)
+        classes = self._history.enter(request, cached, cached)
+        return Served(index, prompt, cached, ttft_s, classes)
+
+
+def pooled_cache(setting: Setting, block_size: int) -> PooledFleet:
+    """Return the fleet whose one cache is as large as all of theirs."""
+    total = setting.backends * setting.capacity_tokens
+    return PooledFleet(setting, block_size, total)
+
+
+def infinite_cache(setting: Setting, block_size: int) -> PooledFleet:
+    """Return the fleet whose one cache never loses a block."""
+    return PooledFleet(setting, block_size, None)

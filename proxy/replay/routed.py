@@ -1,0 +1,109 @@
+"""A fleet of simulated engines behind a production policy."""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from warmroute.policies.routing.base import Policy
+from warmroute.policies.routing.load import FleetLoad, Reservation
+from warmroute.proxy.replay.block_cache import BlockCache
+from warmroute.proxy.replay.history import History
+from warmroute.proxy.replay.prefill_server import DECODE_TOKEN_S, PrefillServer
+from warmroute.proxy.replay.served import Served
+from warmroute.proxy.replay.setting import Setting
+from warmroute.proxy.replay.trace import TraceRequest
+
+_SPEED_CLASS = "replay|fifo|"
+
+
+class RoutedFleet:
+    """Route requests as the proxy does: policy, load and ledger are its own.
+
+    The view is what the engines have. Waits are known exactly: the rates are told,
+    and the head of a queue may show all of its progress. Only times come from here.
+
+    Args:
+        policy: Chooses; keeps its state from request to request.
+        setting: The engines.
+        block_size: Tokens a block.
+    """
+
+    __slots__ = (
+        "_caches",
+        "_candidates",
+        "_events",
+        "_history",
+        "_load",
+        "_num_events",
+        "_policy",
+        "_rate",
+        "_servers",
+    )
+
+    def __init__(self, policy: Policy, setting: Setting, block_size: int) -> None:
+        self._policy = policy
+        self._rate = setting.prefill_rate
+        self._load = FleetLoad()
+        names = backend_names(setting.backends)
+        self._candidates = [self._load.add(name, _SPEED_CLASS) for name in names]
+        speed = self._candidates[0].speed
+        speed.prior = speed.rate = self._rate
+        self._caches = [BlockCache(block_size, setting.capacity_tokens) for _ in names]
+        self._servers = [PrefillServer(self._rate) for _ in names]
+        self._history = History(block_size)
+        self._events: list[tuple[float, int, Reservation, int | None]] = []
+        self._num_events = 0
+
+    def __repr__(self) -> str:
+        return f"<RoutedFleet {self._policy.name}, {len(self._candidates)} engines>"
+
+    def serve(self, request: TraceRequest, now: float) -> Served:
+        """Route *request*, which comes at *now*, not before those served so far.
+
+        O(engines + blocks).
+        """
+        self._advance(now)
+        prompt = request.prompt_tokens
+        cached = [cache.cached_tokens(request) for cache in self._caches]
+        query = self._load.query(prompt, now, like=self._candidates[0])
+        self._tell(cached)
+        index = self._policy.choose(query, self._candidates).index
+        candidate = self._candidates[index]
+        uncached = prompt - cached[index]
+        reservation = self._load.reserve(candidate, prompt, uncached, now)
+        ttft_s = self._servers[index].serve(uncached, now)
+        self._caches[index].admit(request)
+        output = request.output_tokens
+        self._plan(now + ttft_s, reservation, None)
+        self._plan(now + ttft_s + output * DECODE_TOKEN_S, reservation, output)
+        classes = self._history.enter(request, cached[index], max(cached))
+        return Served(index, prompt, cached[index], ttft_s, classes)
+
+    def _tell(self, cached: Sequence[int]) -> None:
+        """Tell the policy what is so, where the proxy would have to guess."""
+        for candidate, tokens in zip(self._candidates, cached, strict=True):
+            candidate.matched_tokens = tokens
+            candidate.rate = self._rate
+            if candidate.waiting:
+                # A policy believes in 95 % of the head at most; of twice it, in all.
+                head = next(iter(candidate.waiting))
+                candidate.head_tokens = 2 * head.uncached_tokens
+
+    def _plan(self, at: float, reservation: Reservation, output: int | None) -> None:
+        """Note a first token, or the end of an answer of *output* tokens."""
+        self._num_events += 1
+        heappush(self._events, (at, self._num_events, reservation, output))
+
+    def _advance(self, now: float) -> None:
+        """Let everything happen that happens until *now*."""
+        events = self._events
+        while events and events[0][0] <= now:
+            at, _, reservation, output = heappop(events)
+            if output is None:
+                reservation.first_token(at)
+            else:
+                reservation.release(at, output)
+
+
+def backend_names(count: int) -> list[str]:
+    """Name *count* engines."""
+    return [f"engine-{number}" for number in range(count)]

@@ -1,0 +1,158 @@
+"""``warmroute replay``: what is printed where, and the exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from unit.replay_rig import row, write_trace
+
+from warmroute.proxy.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    rows = [row(1000 * at, 1025, [1, 2, 100 + at], 10) for at in range(6)]
+    return str(write_trace(tmp_path / "trace.jsonl", *rows))
+
+
+def test_json_is_one_object_with_all_figures(trace: str, capsys: Capture) -> None:
+    """Two engines take turns, so each computes the prompt once and one token then."""
+    flags = ["--backends", "2", "--capacity", "2k", "--prefill-rate", "1k", "--json"]
+    assert main(["replay", trace, *flags, "--policy", "round_robin,random"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    shown = json.loads(printed.out)
+    assert list(shown) == ["trace", "fleet", "seeds", "policies", "oracles"]
+    assert shown["trace"] == {
+        "requests": 6,
+        "prompt_tokens": 6150,
+        "block_size": 512,
+        "duration_s": 5.0,
+    }
+    assert shown["fleet"] == {
+        "backends": 2,
+        "capacity_tokens": 2000,
+        "prefill_tokens_per_s": 1000.0,
+    }
+    assert [one["policy"] for one in shown["policies"]] == ["round_robin", "random"]
+    assert [one["policy"] for one in shown["oracles"]] == [
+        "oracle_pooled",
+        "oracle_infinite",
+    ]
+    first = shown["policies"][0]
+    assert first.pop("ttft_s") == pytest.approx(
+        {"mean": 0.3423333, "p50": 0.001, "p90": 1.025, "p99": 1.025}
+    )
+    assert first.pop("tpot_s") == pytest.approx({"mean": 0.03, "p99": 0.03})
+    assert first.pop("hit_ratio") == pytest.approx(4096 / 6150)
+    assert first.pop("paid_twice_ratio") == pytest.approx(1024 / 6150)
+    assert first == {
+        "policy": "round_robin",
+        "requests": 6,
+        "imbalance": 1.0,
+        "goodput": 1.0,
+        "backends": [
+            {"name": "engine-0", "requests": 3, "prefill_tokens": 1027},
+            {"name": "engine-1", "requests": 3, "prefill_tokens": 1027},
+        ],
+    }
+
+
+def test_several_seeds_have_an_interval(trace: str, capsys: Capture) -> None:
+    flags = ["--seeds", "3", "--jitter", "2", "--policy", "random", "--json"]
+    flags += ["--backends", "2", "--prefill-rate", "1k"]
+    assert main(["replay", trace, *flags]) == 0
+    first = capsys.readouterr().out
+    assert json.loads(first)["policies"][0]["ttft_s"]["mean_ci95"] > 0
+    assert main(["replay", trace, *flags]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_the_table_has_a_line_a_policy_and_the_oracles(
+    trace: str, capsys: Capture
+) -> None:
+    assert main(["replay", trace, "--seeds", "2", "--speed", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == ("trace.jsonl: 6 requests, 6150 prompt tokens, 5 s at speed 2")
+    assert lines[1].endswith("8000 tokens/s, offered load without a cache 0.04")
+    names = [line.split()[0] for line in lines[3:9]]
+    assert names == [
+        *("policy", "round_robin", "least_requests", "expected_ttft"),
+        *("oracle_pooled", "oracle_infinite"),
+    ]
+    assert lines[-1] == "means over 2 seeds, +- is 95 % of them"
+
+
+def test_one_request_has_no_load_to_show(tmp_path: Path, capsys: Capture) -> None:
+    path = write_trace(tmp_path / "t.jsonl", row(7, 1, []))
+    assert main(["replay", str(path), "--policy", "random"]) == 0
+    assert "offered" not in capsys.readouterr().out
+
+
+def test_progress_is_shown_on_a_terminal_alone(
+    trace: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["replay", trace, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "replaying" in printed.err
+    json.loads(printed.out)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--policy", "nope"], "--policy: unknown policy 'nope' (known: "),
+        (["--policy", "random,"], "--policy: unknown policy ''"),
+        (["--policy", "expected_tft"], "did you mean 'expected_ttft'"),
+    ],
+)
+def test_unknown_policy_is_2(
+    flags: list[str], complaint: str, trace: str, capsys: Capture
+) -> None:
+    assert main(["replay", trace, *flags]) == 2
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--backends", "0"], "'0' (allowed: numbers from 1, at most 4096)"),
+        (["--backends", "1.5"], "'1.5' (allowed: whole numbers)"),
+        (["--capacity", "-1"], "'-1' (allowed: numbers from 0"),
+        (["--capacity", "M"], "'M' (allowed"),
+        (["--prefill-rate", "0"], "'0' (allowed: numbers above 0, at most 1e+09)"),
+        (["--prefill-rate", "nan"], "'nan' (allowed"),
+        (["--speed", "inf"], "'inf' (allowed"),
+        (["--jitter", ""], "'' (allowed: numbers from 0"),
+        (["--seeds", "x"], "'x' (allowed: numbers from 1, at most 1000)"),
+        (["--engine-model", "steam"], "invalid choice: 'steam'"),
+    ],
+)
+def test_bad_option_is_2(
+    flags: list[str], complaint: str, trace: str, capsys: Capture
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["replay", trace, *flags])
+    assert caught.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_bad_trace_is_2_with_its_line(tmp_path: Path, capsys: Capture) -> None:
+    path = write_trace(tmp_path / "t.jsonl", row(0, 1, []), row(0, -1, []))
+    assert main(["replay", str(path), "--json"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"{path}:2: input_length is -1")
+    assert printed.out == ""
+
+
+def test_help_shows_an_example(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["replay", "--help"])
+    examples = capsys.readouterr().out.partition("examples:")[2]
+    assert "  warmroute replay" in examples
+    assert "exit codes:" in examples
