@@ -28,6 +28,7 @@ class RoutedFleet:
     """
 
     __slots__ = (
+        "_block_tokens",
         "_caches",
         "_candidates",
         "_events",
@@ -42,6 +43,7 @@ class RoutedFleet:
     def __init__(self, policy: Policy, setting: Setting, block_size: int) -> None:
         self._policy = policy
         self._rate = setting.prefill_rate
+        self._block_tokens = block_size
         self._load = FleetLoad()
         names = backend_names(setting.backends)
         self._candidates = [self._load.add(name, _SPEED_CLASS) for name in names]
@@ -65,6 +67,7 @@ class RoutedFleet:
         prompt = request.prompt_tokens
         cached = [cache.cached_tokens(request) for cache in self._caches]
         query = self._load.query(prompt, now, like=self._candidates[0])
+        query.blocks, query.block_tokens = request.blocks, self._block_tokens
         self._tell(cached)
         index = self._policy.choose(query, self._candidates).index
         candidate = self._candidates[index]
