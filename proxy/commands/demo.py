@@ -43,7 +43,7 @@ exit codes: 0 all answered, 1 something failed, 2 bad usage
             "expected_ttft); 'direct' is the client's own round robin",
         )
         add("--users", type=positive, default=4, help="requests at a time (4)")
-        add("--conversations", type=positive, default=12, help="chats in all (12)")
+        add("--conversations", type=positive, default=9, help="chats in all (9)")
         add("--open", type=positive, default=2, help="chats a user keeps open (2)")
         add("--max-tokens", type=positive, default=8, help="tokens an answer (8)")
         add("--blocks", type=positive, help="blocks of an engine (384; tiny: 2400)")
