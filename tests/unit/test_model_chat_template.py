@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from warmroute.adapters.embedded.model.chat_template import ChatTemplate
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.tiny import tiny_tokenizer
+from warmroute.adapters.tokens.chat_template import ChatTemplate
+from warmroute.adapters.tokens.errors import ModelError
 
 CHATML = (
     "{% for m in messages %}{{ '<' + m['role'] + '>' + m['content'] + '</>\n' }}"
@@ -45,7 +45,7 @@ def test_the_last_message_may_be_continued() -> None:
             "nothing",
             CHAT,
             {"continue_final_message": True, "add_generation_prompt": False},
-            "no content that the chat template shows",
+            "does not name the content of messages",
         ),
         (CHATML, [{"role": "user"}], {}, "refused the messages"),
         ("{{ raise_exception('roles must alternate') }}", CHAT, {}, "must alternate"),

@@ -19,8 +19,8 @@ from tests.unit.model_rig import (
     one_run,
     run,
 )
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.loading import load_model
+from warmroute.adapters.tokens.errors import ModelError
 
 
 def adding(key: str, value: str) -> dict[str, Callable[[GGUFWriter], None]]:

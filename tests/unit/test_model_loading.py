@@ -20,9 +20,9 @@ from tests.unit.model_rig import (
 )
 from warmroute.adapters.embedded.model import loading
 from warmroute.adapters.embedded.model.arrays import F32
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.loading import LoadedModel, load_model
 from warmroute.adapters.embedded.model.tiny import tiny_tokenizer
+from warmroute.adapters.tokens.errors import ModelError
 
 TEXT = "<|im_start|>user\nGrüße, 東京 42!<|im_end|>\n"
 HF_CONFIG: dict[str, Any] = {

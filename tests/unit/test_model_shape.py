@@ -17,9 +17,9 @@ from tests.unit.model_rig import (
     one_run,
     run,
 )
-from warmroute.adapters.embedded.model.errors import ModelError
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.rope import read_divisors
+from warmroute.adapters.tokens.errors import ModelError
 
 CLOSE = {"rtol": 0, "atol": 2e-4}
 

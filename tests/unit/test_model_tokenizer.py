@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from warmroute.adapters.embedded.model.detokenizer import (
+from warmroute.adapters.embedded.model.tiny import tiny_tokenizer
+from warmroute.adapters.tokens.detokenizer import (
     TokenBytes,
     byte_alphabet,
     sentencepiece,
 )
-from warmroute.adapters.embedded.model.tiny import tiny_tokenizer
-from warmroute.adapters.embedded.model.tokenizer import ChatTokenizer, read_token_bytes
+from warmroute.adapters.tokens.tokenizer import ChatTokenizer, read_token_bytes
 
 TINY = tiny_tokenizer()
 FIRST_BYTE = 3
