@@ -24,6 +24,7 @@ CANDIDATE = {"backend", "state", "view", "matched_tokens", "cost"}
 COST = {"wait_s", "miss_s", "decode_s", "total_s"}
 CLASSES = {"hit", "cold", "evicted", "elsewhere", "unpredicted"}
 OUTCOME = {
+    "difference",
     *("status", "error", "cached_tokens", "predicted_tokens", "output_tokens"),
     *("ttft_s", "duration_s", "tokens"),
 }
