@@ -18,9 +18,9 @@ class Step:
 
     __slots__ = ("_out", "_printed_at", "_started", "_text")
 
-    def __init__(self, text: str, out: TextIO = sys.stderr) -> None:
+    def __init__(self, text: str, out: TextIO | None = None) -> None:
         self._text = text
-        self._out = out
+        self._out = sys.stderr if out is None else out
         self._started = self._printed_at = time.monotonic()
 
     def __enter__(self) -> Self:
