@@ -25,9 +25,10 @@ class PrefixCaching:
                 f"{patient.max_model_len}"
             )
         before = await _hits(patient)
-        for _ in range(2):
-            patient.replies.append(await send(patient.endpoint, patient.model, prompt))
-        cached = patient.replies[-1].cached_tokens
+        first = await send(patient.endpoint, patient.model, prompt)
+        second = await send(patient.endpoint, patient.model, prompt)
+        patient.replies += (first, second)
+        cached = second.cached_tokens
         if cached is not None:
             return _by_report(patient, len(prompt), cached)
         after = await _hits(patient)
