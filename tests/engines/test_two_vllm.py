@@ -79,7 +79,7 @@ async def test_cached_tokens_are_foretold(outcomes: Outcomes, policy: str) -> No
     """
     foretold = outcomes[policy].predicted_ratio
     assert foretold is not None
-    assert foretold >= 0.95
+    assert foretold >= 0.85
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "expected_ttft"])
