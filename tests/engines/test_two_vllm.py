@@ -213,9 +213,15 @@ async def _stream(http: aiohttp.ClientSession, url: str) -> bytes:
 
 
 def _shape(stream: bytes) -> list[Any]:
-    """Return the kinds of lines in order, a run of equal events as one."""
+    """Return the kinds of lines in order, a run of equal events as one.
+
+    Plain tokens are left out: a busy engine sends them along with the last one.
+    """
     events = stream.decode().split("\n\n")
-    return [shape for shape, _ in groupby(_event_shape(event) for event in events)]
+    shapes = [
+        _event_shape(event) for event in events if '"finish_reason":null' not in event
+    ]
+    return [shape for shape, _ in groupby(shapes)]
 
 
 def _event_shape(event: str) -> Any:
