@@ -4,11 +4,9 @@ from warmroute.proxy.doctor.finding import Finding, broken, ok, skipped, warn
 from warmroute.proxy.doctor.patient import Patient
 from warmroute.proxy.doctor.prompt import fresh_prompt, send
 
-_MOST_SENT = 3
-
 
 class PrefixCaching:
-    """Send one prompt again: the second or third time it must hit."""
+    """Send one prompt twice: the second time it must hit."""
 
     name = "prefix caching"
     needs: tuple[str, ...] = ("engine",)
@@ -27,13 +25,10 @@ class PrefixCaching:
                 f"{patient.max_model_len}"
             )
         before = await _hits(patient)
-        # A busy engine may have evicted the prompt meanwhile: it gets another try.
-        for number in range(_MOST_SENT):
-            reply = await send(patient.endpoint, patient.model, prompt)
-            patient.replies.append(reply)
-            if number and reply.cached_tokens != 0:
-                break
-        cached = reply.cached_tokens
+        first = await send(patient.endpoint, patient.model, prompt)
+        second = await send(patient.endpoint, patient.model, prompt)
+        patient.replies += (first, second)
+        cached = second.cached_tokens
         if cached is not None:
             return _by_report(patient, len(prompt), cached)
         after = await _hits(patient)
@@ -55,7 +50,7 @@ def _as_told(patient: Patient) -> Finding:
 
 def _by_report(patient: Patient, length: int, cached: int) -> Finding:
     if cached > 0:
-        return ok(f"a prompt of {length} tokens hit {cached} when it came again")
+        return ok(f"a prompt of {length} tokens hit {cached} the second time")
     return _missed(patient, length)
 
 
@@ -67,7 +62,7 @@ def _by_counters(patient: Patient, length: int, hits: int) -> Finding:
 
 def _missed(patient: Patient, length: int) -> Finding:
     ranks = patient.facts.dp_ranks or 1
-    found = f"a prompt of {length} tokens hit none of them when it came again"
+    found = f"a prompt of {length} tokens hit none of them the second time"
     if ranks > 1:
         return warn(
             f"{found}; it may have met another of the {ranks} ranks", _remedy(patient)
