@@ -107,7 +107,7 @@ async def examine(
     is_probing: bool = True,
     tokenizer: Path | None = None,
 ) -> Examined:
-    """Examine named backends with a timeout of 6 s: engines share two cores here.
+    """Examine named backends with a timeout of 2 s.
 
     Args:
         folder: Where the configuration is written.
@@ -119,7 +119,7 @@ async def examine(
     if tokenizer is not None:
         more = {"models": [{"name": "tiny", "tokenizer": str(tokenizer)}]}
     config = load_config(write_config(folder, entries, **more), {})
-    return await Examination(config, 6.0, is_probing).run()
+    return await Examination(config, 2.0, is_probing).run()
 
 
 def findings(examined: Examined, name: str) -> dict[str, Finding]:

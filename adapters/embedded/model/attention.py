@@ -6,6 +6,8 @@ keys in front of its last row: no score is computed for more than a tile's width
 masked keys, and the scores of a tile stay in the processor's cache.
 """
 
+import threading
+
 import numpy as np
 
 from warmroute.adapters.embedded.model.arrays import F32
@@ -17,6 +19,13 @@ TILE_SCORES = 1 << 19
 
 MAX_TILE = 128
 """Queries of one tile at most."""
+
+
+class _Scratch(threading.local):
+    """Room for the scores of a tile; engines may share a model, but not this."""
+
+    def __init__(self) -> None:
+        self.room: F32 = np.empty(TILE_SCORES, np.float32)
 
 
 class Attention:
@@ -32,7 +41,7 @@ class Attention:
         self._group = config.group_size
         self._width = config.head_dim
         self._scale = np.float32(config.head_dim**-0.5)
-        self._scratch: F32 = np.empty(TILE_SCORES, np.float32)
+        self._scratch = _Scratch()
         self._bias: F32 = np.triu(
             np.full((MAX_TILE, MAX_TILE), -np.inf, np.float32), k=1
         )
@@ -111,9 +120,10 @@ class Attention:
 
     def _room(self, rows: int, visible: int) -> F32:
         size = self._heads * rows * visible
-        if size > self._scratch.size:
-            self._scratch = np.empty(size, np.float32)
-        return self._scratch[:size].reshape(self._heads, rows, visible)
+        scratch = self._scratch
+        if size > scratch.room.size:
+            scratch.room = np.empty(size, np.float32)
+        return scratch.room[:size].reshape(self._heads, rows, visible)
 
 
 def _exponentiate(scores: F32) -> F32:

@@ -36,14 +36,14 @@ class Rotary:
 
     def turns(self, positions: Rows) -> C64:
         """Return the unit numbers ``[T, head_dim/2]`` of *positions* ``[T]``."""
-        last = int(positions.max(initial=0))
-        if last >= len(self._table):
-            self._grow(max(2 * len(self._table), last + 1))
-        return self._table[positions]
+        last, table = int(positions.max(initial=0)), self._table
+        if last >= len(table):
+            table = self._table = self._made(max(2 * len(table), last + 1))
+        return table[positions]
 
-    def _grow(self, count: int) -> None:
+    def _made(self, count: int) -> C64:
         angles = np.outer(np.arange(count), self._frequencies)
-        self._table = np.exp(1j * angles).astype(np.complex64)
+        return np.exp(1j * angles).astype(np.complex64)
 
 
 def rotate(heads: F32, turns: C64) -> None:
