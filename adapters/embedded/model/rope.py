@@ -43,7 +43,8 @@ class Rotary:
 
     def _made(self, count: int) -> C64:
         angles = np.outer(np.arange(count), self._frequencies)
-        return np.exp(1j * angles).astype(np.complex64)
+        table: C64 = np.exp(1j * angles).astype(np.complex64)
+        return table
 
 
 def rotate(heads: F32, turns: C64) -> None:
