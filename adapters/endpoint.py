@@ -56,6 +56,12 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"<Endpoint {self.url}>"
 
+    def patient(self, timeout_s: float) -> "Endpoint":
+        """Return the same address with another bound of a call."""
+        other = Endpoint(self._session, self.url, self._headers, timeout_s)
+        other._tls = self._tls
+        return other
+
     async def get(self, path: str) -> Answer:
         """Fetch a path; any status is an answer."""
         return await self._call("GET", path, None)

@@ -18,12 +18,14 @@ from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy import logs, router
 from warmroute.proxy.admin import make_admin
+from warmroute.proxy.admin.kv import kv_routes
 from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
 from warmroute.proxy.config import Address, Config, backend_config
 from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.kv.steering import Steering
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
 from warmroute.proxy.port import DataPort
@@ -80,6 +82,7 @@ class App:
         self.tracer = tracer_of(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
+        self.steering = Steering(self.fleet, self.view, self.index, self.router)
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -104,6 +107,7 @@ class App:
     def _changed(self, backend: Backend) -> None:
         self._know_models(backend)
         self.sources.changed(backend)
+        self.steering.changed(backend)
 
     def _know_models(self, backend: Backend) -> None:
         self.ledger.know_models(backend.models)
@@ -119,6 +123,7 @@ class App:
 
     def _removed(self, backend: Backend) -> None:
         self.sources.removed(backend)
+        self.steering.removed(backend)
         self.view.remove_backend(backend.name)
         self.port.forget(backend)
         self.ledger.forget_backend(backend.name)
@@ -190,6 +195,8 @@ class App:
             add_backend=self._add_backend,
             reload=self.reloader.reload,
             learned=self._learned,
+            kv=self.steering.controls.facts,
+            routes=kv_routes(self.steering.desk),
             host=host,
             token=token.get_secret_value() if token is not None else None,
         )
@@ -232,6 +239,7 @@ class App:
             await self.port.drained(_FAREWELL_S)
         if self._admin is not None:
             await self._admin.close()
+        await self.steering.close()
         await self.sources.close()
         await self.fleet.close()
         if self.tracer is not None:

@@ -21,7 +21,7 @@ from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt import Prompt, PromptReader
 from warmroute.proxy.prompt.pending import Exactness
-from warmroute.proxy.routing import Field, Routing
+from warmroute.proxy.routing import Field, Routing, Settled
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
 
@@ -53,6 +53,7 @@ class Router:
         self.prompts = prompts
         self.ledger = ledger
         self.exact: Exactness | None = None
+        self.on_settled: Settled | None = None
         self._fallback = LeastRequests()
         self.seen = SeenBlocks()
         self._clock = clock

@@ -1,6 +1,6 @@
 """One request's place on a backend, from the choice to the books' closing."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from warmroute.policies.routing.base import Candidate, Query
@@ -16,6 +16,11 @@ from warmroute.proxy.view.lookup import Lookup, Ticket
 
 if TYPE_CHECKING:
     from warmroute.proxy.router import Router
+
+
+Settled = Callable[[Decision, Lookup, Prompt, str | None, float], None]
+"""Takes what is known of a request at its end: the record, what its prompt begins
+with, the prompt, the session, and the time. It must return soon, and raise nothing."""
 
 
 class Field:
@@ -222,3 +227,6 @@ class Routing:
             ttft_s,
             error,
         )
+        if answered and router.on_settled is not None:
+            session = self._query.session
+            router.on_settled(self.decision, self._lookup, prompt, session, now)

@@ -56,6 +56,7 @@ def make_admin(state: AdminState) -> web.Application:
             web.post("/api/backends/{name}/drain", admin.drain_backend),
             web.delete("/api/backends/{name}", admin.remove_backend),
             web.post("/api/reload", admin.reload),
+            *state.routes,
         ]
     )
     return app
@@ -74,6 +75,7 @@ class Admin:
         links = {
             *("/livez", "/readyz", "/metrics", "/api/state", "/api/decisions"),
             *("/api/explain", "/api/view", "/api/backends", "/api/reload"),
+            *(route.path for route in self._state.routes),
         }
         return _json(
             {

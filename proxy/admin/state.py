@@ -1,19 +1,18 @@
 """What the admin server reads and drives, and the JSON it makes of it."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from aiohttp.web import RouteDef
 from prometheus_client import CollectorRegistry
 
+from warmroute.adapters.kv_control import VERBS
 from warmroute.proxy.ledger import Ledger
 
-KV_VERBS = (
-    *("snapshot", "flush", "evict", "retain", "release", "demote"),
-    *("offload", "restore", "eviction_policy", "token_budget"),
-)
+KV_VERBS = VERBS
 
 
 class LoadFacts(Protocol):
@@ -155,6 +154,8 @@ class AdminState:
         add_backend: Takes one entry of the configuration's ``backends`` as JSON and
             returns the new backend's name; raises ConfigError.
         reload: Loads the configuration again; raises ConfigError with all lines.
+        kv: Returns for each verb of KV control that a backend has it, or why not.
+        routes: Further routes, behind the same guard.
         host: Where the admin server listens; loopback needs no token.
         token: Required as a bearer token when set.
     """
@@ -172,6 +173,7 @@ class AdminState:
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
+    routes: Sequence[RouteDef] = ()
     host: str = "127.0.0.1"
     token: str | None = None
     clock: Callable[[], float] = time.monotonic

@@ -19,6 +19,7 @@ PAGES = {
     "demo": "demo.md",
     "doctor": "doctor.md",
     "engine": "embedded-engine.md",
+    "kv": "kv-control.md",
     "replay": "replay.md",
 }
 
