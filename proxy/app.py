@@ -18,6 +18,7 @@ from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy import logs, router
 from warmroute.proxy.admin import make_admin
+from warmroute.proxy.admin.conductor import conductor_routes
 from warmroute.proxy.admin.kv import kv_routes
 from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
@@ -82,7 +83,9 @@ class App:
         self.tracer = tracer_of(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
-        self.steering = Steering(self.fleet, self.view, self.index, self.router)
+        self.steering = Steering(
+            self.fleet, self.view, self.index, self.router, config.conductor
+        )
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -120,6 +123,7 @@ class App:
     def _restarted(self, backend: Backend) -> None:
         self.view.wipe(backend.name)
         self.sources.restarted(backend)
+        self.steering.restarted(backend)
 
     def _removed(self, backend: Backend) -> None:
         self.sources.removed(backend)
@@ -151,6 +155,7 @@ class App:
                 await self._start_admin(config.admin.host, config.admin.port)
         self.sources.start()
         await self.fleet.start()
+        self.steering.start()
         logger.info(
             "started",
             extra={
@@ -196,7 +201,10 @@ class App:
             reload=self.reloader.reload,
             learned=self._learned,
             kv=self.steering.controls.facts,
-            routes=kv_routes(self.steering.desk),
+            routes=[
+                *kv_routes(self.steering.desk),
+                *conductor_routes(self.steering.conductor),
+            ],
             host=host,
             token=token.get_secret_value() if token is not None else None,
         )
@@ -268,6 +276,7 @@ class App:
             self._configure(old, config)
             await reconcile(self.fleet, config.backends)
             self.sources.configure(models)
+            await self.steering.configure(config.conductor)
             await self._trace_by(tracer)
 
         return commit

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from warmroute.proxy.router import Router
 
 
-Settled = Callable[[Decision, Lookup, Prompt, str | None, float], None]
+Settled = Callable[[Decision, Lookup, Prompt, str | None, int, float], None]
 """Takes what is known of a request at its end: the record, what its prompt begins
-with, the prompt, the session, and the time. It must return soon, and raise nothing."""
+with, the prompt, the session, the leading tokens seen before, and the time. It must
+return soon, and raise nothing."""
 
 
 class Field:
@@ -229,4 +230,11 @@ class Routing:
         )
         if answered and router.on_settled is not None:
             session = self._query.session
-            router.on_settled(self.decision, self._lookup, prompt, session, now)
+            router.on_settled(
+                self.decision,
+                self._lookup,
+                prompt,
+                session,
+                self._seen_tokens,
+                now,
+            )

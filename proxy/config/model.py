@@ -24,6 +24,7 @@ from warmroute.proxy.config.fields import (
     resolve,
 )
 from warmroute.proxy.config.sections import (
+    ConductorConfig,
     DecisionsConfig,
     DrainConfig,
     HeadersConfig,
@@ -158,6 +159,10 @@ class Config(Section):
     )
     tracing: Annotated[TracingConfig | None, BeforeValidator(off_none)] = Field(
         default=None, description="Where spans are sent; left out, nowhere."
+    )
+    conductor: ConductorConfig = Field(
+        default_factory=ConductorConfig,
+        description="Whether and how much the engines' caches are steered.",
     )
     log: LogConfig = Field(default_factory=LogConfig, description="What is logged.")
     reload: ReloadConfig = Field(

@@ -148,7 +148,7 @@ class Desk:
         name, deadline = backend.name, time.monotonic() + _PATIENCE_S
         while True:
             run = await self._find(block_hash)
-            keys = keys_of(self._view, name, run, block_hash)
+            keys = keys_of(self._view.tiers(name), run, block_hash)
             if keys:
                 return keys
             source = self._view.facts(name)["source"]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.run import Run
-from warmroute.proxy.view import View
 
 _SLICE_S = 0.002
 _MAX_SESSIONS = 65_536
@@ -54,14 +53,23 @@ async def find_run(index: PrefixIndex, block_hash: int) -> Run | None:
     return None
 
 
-def keys_of(view: View, name: str, run: Run, block_hash: int) -> list[int]:
+def keys_of(tiers: Sequence[int], run: Run, block_hash: int) -> list[int]:
     """Return a backend's own hashes of the blocks up to one of ours, head first.
 
     What it does not hold ends the list; empty for one that announces nothing.
+
+    Args:
+        tiers: Those of the backend that count.
+        run: The run that has the block, or one that was split off behind it.
+        block_hash: The last block.
     """
-    tiers = view.tiers(name)
     above: list[Run] = []
     at: Run | None = run
+    while at is not None and block_hash not in at.hashes:
+        at = at.parent
+    if at is None:
+        return []
+    run = at
     while at is not None and at.hashes:
         above.append(at)
         at = at.parent

@@ -1,0 +1,330 @@
+"""The conductor on and off, in turns, in front of three small embedded engines.
+
+    .venv/bin/python tests/bench/conductor.py [--pairs 6] [--seconds 40]
+
+Engines with the tiny model and warmroute run as processes. Two workloads:
+
+- mixed: chats that come back after seconds, and agents that come back at once, are done
+  after some steps, and write over the pools meanwhile. Both begin with a prompt that
+  many share.
+- hostile: no prompt has anything in common with any other.
+
+Every block of time plays the same schedule, with other tokens, into flushed caches;
+compared are the conductor acting and the conductor stopped. Pairs go off-on and on-off
+in turns. Tokens that the conductor has computed for a copy count as paid twice.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from warmroute.proxy.demo.child import Child, free_port
+from warmroute.proxy.demo.embedded import EngineOptions, running_engines
+
+NAMES = ("a", "b", "c")
+VOCABULARY = (3, 259)
+MODEL = "tiny"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One kind of conversation: how it begins, grows and waits."""
+
+    shared: int
+    first: int
+    step: int
+    turns: int
+    gap_s: tuple[float, float]
+    answer: int
+
+
+CHAT = Shape(1024, 1024, 192, 40, (8.0, 14.0), 8)
+AGENT = Shape(1024, 512, 512, 5, (0.2, 0.6), 4)
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much of each kind is played."""
+
+    chats: int = 9
+    agents_per_s: float = 0.6
+    unique_per_s: float = 0.0
+    unique_tokens: int = 1500
+
+
+LOADS = {
+    "mixed": Load(),
+    "hostile": Load(chats=0, agents_per_s=0.0, unique_per_s=3.0),
+}
+
+
+@dataclass
+class Half:
+    """What one block of time came to."""
+
+    ttft_s: list[float] = field(default_factory=list)
+    prompt: int = 0
+    twice: int = 0
+    copied: int = 0
+    hit: int = 0
+    failed: int = 0
+    done: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        return (self.twice + self.copied) / max(self.prompt, 1)
+
+    @property
+    def mean_ms(self) -> float:
+        return 1000 * statistics.fmean(self.ttft_s)
+
+
+class Front:
+    """A running warmroute in front of the engines."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, admin: str) -> None:
+        self.http = http
+        self.url = url
+        self.admin_url = admin
+
+    async def admin(self, method: str, path: str) -> dict[str, Any]:
+        body = {"json": {}} if method == "POST" else {}
+        url = self.admin_url + path
+        async with self.http.request(method, url, **body) as answer:
+            content: dict[str, Any] = await answer.json()
+            assert answer.status == 200, content
+            return content
+
+    async def ask(self, prompt: list[int], answer: int, half: Half) -> None:
+        """Stream an answer, and note when its first token came."""
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": answer}
+        body |= {"stream": True, "temperature": 0, "ignore_eos": True}
+        begun, first = time.perf_counter(), None
+        try:
+            async with self.http.post(
+                f"{self.url}/v1/completions", json=body
+            ) as response:
+                async for _ in response.content:
+                    if first is None:
+                        first = time.perf_counter() - begun
+            if response.status == 200 and first is not None:
+                half.ttft_s.append(first)
+                return
+        except aiohttp.ClientError as error:
+            print(f"request failed: {error!r}", file=sys.stderr)
+        half.failed += 1
+
+
+@asynccontextmanager
+async def running(num_blocks: int, share: float) -> AsyncIterator[Front]:
+    """Run three engines and warmroute for the length of the block."""
+    timeout = aiohttp.ClientTimeout(total=60)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        async with aiohttp.ClientSession(
+            timeout=timeout, connector=aiohttp.TCPConnector(limit=0)
+        ) as http:
+            options = EngineOptions(num_blocks, MODEL)
+            async with running_engines(options, NAMES, place, http) as engines:
+                ports = free_port(), free_port()
+                config = {
+                    "listen": f"127.0.0.1:{ports[0]}",
+                    "admin": f"127.0.0.1:{ports[1]}",
+                    "truth": {"usage": "inject"},
+                    "conductor": {"enabled": True, "retained_share": share},
+                    "backends": [
+                        {"name": one.name, "url": one.url, "engine": "embedded"}
+                        for one in engines
+                    ],
+                }
+                path = place / "config.yaml"
+                path.write_text(yaml.safe_dump(config))
+                child = Child("warmroute", place / "warmroute.log")
+                command = (sys.executable, "-m", "warmroute.proxy.cli", "serve")
+                await child.start((*command, "-c", str(path)))
+                front = Front(
+                    http, f"http://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+                )
+                try:
+                    await child.ready(lambda: _is_ready(front))
+                    yield front
+                finally:
+                    await child.stop()
+
+
+async def _is_ready(front: Front) -> bool:
+    try:
+        state = await front.admin("GET", "/api/state")
+    except aiohttp.ClientError:
+        return False
+    return all(
+        one["view"]["source"] == "events" and one["kv"]["retain"] is True
+        for one in state["backends"]
+    )
+
+
+class Player:
+    """Play one schedule, with tokens of its own."""
+
+    def __init__(self, front: Front, load: Load, seed: int, block: int) -> None:
+        self.front = front
+        self.load = load
+        self.times = random.Random(seed)  # the same in every block
+        self.tokens = random.Random(seed * 1000 + block)
+        # Templates stay what they are from block to block.
+        fixed = random.Random(seed)
+        self.chat_heads = [_draw(fixed, CHAT.shared) for _ in range(2)]
+        self.agent_heads = [_draw(fixed, AGENT.shared) for _ in range(2)]
+
+    async def play(self, seconds: float, half: Half) -> None:
+        end = time.perf_counter() + seconds
+        async with asyncio.TaskGroup() as group:
+            for at in range(self.load.chats):
+                head = self.chat_heads[at % 2]
+                delay = self.times.uniform(0, 4)
+                group.create_task(self._talk(CHAT, head, delay, end, half))
+            for at in range(int(self.load.agents_per_s * seconds)):
+                head = self.agent_heads[at % 2]
+                delay = self.times.uniform(0, seconds)
+                group.create_task(self._talk(AGENT, head, delay, end, half))
+            for _ in range(int(self.load.unique_per_s * seconds)):
+                delay = self.times.uniform(0, seconds)
+                group.create_task(self._once(delay, half))
+
+    async def _talk(
+        self, shape: Shape, head: list[int], delay: float, end: float, half: Half
+    ) -> None:
+        waits = [self.times.uniform(*shape.gap_s) for _ in range(shape.turns)]
+        prompt = head + _draw(self.tokens, shape.first)
+        await asyncio.sleep(delay)
+        for wait in waits:
+            if time.perf_counter() > end:
+                return
+            await self.front.ask(prompt, shape.answer, half)
+            prompt = prompt + _draw(self.tokens, shape.step)
+            await asyncio.sleep(wait)
+
+    async def _once(self, delay: float, half: Half) -> None:
+        prompt = _draw(self.tokens, self.load.unique_tokens)
+        await asyncio.sleep(delay)
+        await self.front.ask(prompt, 4, half)
+
+
+def _draw(source: random.Random, count: int) -> list[int]:
+    return [source.randrange(*VOCABULARY) for _ in range(count)]
+
+
+async def play_half(
+    front: Front, load: Load, seconds: float, block: int, acts: bool
+) -> Half:
+    """Play one block of time into empty caches."""
+    await front.admin("POST", f"/api/conductor/{'start' if acts else 'stop'}")
+    await front.admin("POST", "/api/kv/flush")
+    before = await front.admin("GET", "/api/state")
+    known = await front.admin("GET", "/api/conductor")
+    half = Half()
+    await Player(front, load, 7, block).play(seconds, half)
+    await asyncio.sleep(0.5)
+    after = await front.admin("GET", "/api/state")
+    told = await front.admin("GET", "/api/conductor")
+    counts = {
+        name: after["tokens"][name] - before["tokens"][name] for name in after["tokens"]
+    }
+    half.prompt, half.hit = counts["prompt"], counts["hit"]
+    half.twice = sum(counts[one] for one in ("evicted", "elsewhere", "unpredicted"))
+    half.copied = told["copied_tokens"] - known["copied_tokens"]
+    half.done = {
+        kind: num - known["done"].get(kind, 0) for kind, num in told["done"].items()
+    }
+    return half
+
+
+async def compare(options: argparse.Namespace) -> dict[str, list[tuple[Half, Half]]]:
+    """Play pairs of every workload; returns (off, on) of each."""
+    found: dict[str, list[tuple[Half, Half]]] = {}
+    for name in options.workload.split(","):
+        load = LOADS[name]
+        async with running(options.num_blocks, options.share) as front:
+            print(f"{name}: warming up for {options.seconds:.0f} s", flush=True)
+            await play_half(front, load, options.seconds, 0, True)
+            found[name] = []
+            for pair in range(options.pairs):
+                order = (False, True) if pair % 2 == 0 else (True, False)
+                halves = {}
+                for at, acts in enumerate(order):
+                    block = 1 + 2 * pair + at
+                    halves[acts] = await play_half(
+                        front, load, options.seconds, block, acts
+                    )
+                found[name].append((halves[False], halves[True]))
+                print(_line(pair, halves[False], halves[True]), flush=True)
+            if options.verbose:
+                told = await front.admin("GET", "/api/conductor")
+                print(json.dumps(told["outcomes"], indent=1))
+                print(json.dumps(told["actions"][: options.verbose], indent=1))
+    return found
+
+
+def _line(pair: int, off: Half, on: Half) -> str:
+    return (
+        f"  pair {pair}: paid twice {off.ratio:.3f} -> {on.ratio:.3f}, "
+        f"hit {off.hit / off.prompt:.3f} -> {on.hit / on.prompt:.3f}, "
+        f"mean TTFT {off.mean_ms:.1f} -> {on.mean_ms:.1f} ms, "
+        f"{len(off.ttft_s)}/{len(on.ttft_s)} requests, "
+        f"{off.failed}/{on.failed} failed, "
+        f"actions {on.done}, copied {on.copied}"
+    )
+
+
+def report(name: str, pairs: Sequence[tuple[Half, Half]]) -> None:
+    """Print the sums, and the spread over pairs."""
+    off, on = zip(*pairs, strict=True)
+    for what, read in (
+        ("paid twice", lambda one: one.ratio),
+        ("mean TTFT in ms", lambda one: one.mean_ms),
+    ):
+        a = statistics.fmean(read(one) for one in off)
+        b = statistics.fmean(read(one) for one in on)
+        changes = [
+            read(two) / read(one) - 1 for one, two in pairs if read(one) > 0
+        ] or [0.0]
+        error = (
+            statistics.stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else 0
+        )
+        print(
+            f"{name}: {what} {a:.3f} off, {b:.3f} on: "
+            f"{100 * statistics.fmean(changes):+.1f} % +- {100 * error:.1f} "
+            f"(standard error over {len(changes)} pairs)"
+        )
+    print(f"{name}: copied {sum(one.copied for one in on)} tokens")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--num-blocks", type=int, default=640)
+    parser.add_argument("--share", type=float, default=0.3)
+    parser.add_argument("--workload", default="mixed,hostile")
+    parser.add_argument("--verbose", type=int, default=0, metavar="ACTIONS")
+    options = parser.parse_args()
+    for name, pairs in asyncio.run(compare(options)).items():
+        report(name, pairs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
