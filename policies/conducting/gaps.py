@@ -13,13 +13,18 @@ from typing import Final
 BOUNDS: Final = tuple(0.25 * 1.5**step for step in range(21))
 """Ends of the buckets in seconds; the last one is some 830 s."""
 
-_PRIOR_S: Final = 20.0  # seconds that the prior weighs like
+_PRIOR_TALKS: Final = 8.0  # conversations that the prior weighs like
 _MOST: Final = 400.0  # returns after which old ones are halved
 
 
 def bucket(away_s: float) -> int:
     """Return the bucket of a time away; what is longer than all is in the last."""
     return min(bisect_right(BOUNDS, away_s), len(BOUNDS) - 1)
+
+
+def start_of(at: int) -> float:
+    """Return where a bucket begins, in seconds away."""
+    return BOUNDS[at - 1] if at else 0.0
 
 
 class Gaps:
@@ -54,6 +59,12 @@ class Gaps:
     def hazard(self, away_s: float) -> float:
         """Return the returns a second of one that has been away so long."""
         return self._hazard(bucket(away_s))
+
+    def mean_hazard(self, start_s: float, end_s: float) -> float:
+        """Return the returns a second over all buckets between two times away."""
+        places = range(bucket(start_s), bucket(end_s) + 1)
+        came = sum(self._came[at] for at in places)
+        return came / (sum(self._away_s[at] for at in places) + 1e-9) if came else 0.0
 
     def index(self, away_s: float) -> float:
         """Return the best ratio of returns to seconds of waiting for one.
@@ -90,8 +101,9 @@ class Gaps:
     def _hazard(self, at: int) -> float:
         came, away_s = self._came[at], self._away_s[at]
         if self._prior is not None:
-            came += _PRIOR_S * self._prior._hazard(at)
-            away_s += _PRIOR_S
+            seconds = _PRIOR_TALKS * (BOUNDS[at] - start_of(at))
+            came += seconds * self._prior._hazard(at)
+            away_s += seconds
         return came / (away_s + 1e-9) if came else 0.0
 
     def _halve(self) -> None:

@@ -19,7 +19,7 @@ class Turn:
         block_tokens: Tokens a block.
         seen_blocks: Those at its head that the fleet had been sent before.
         before: Hash of the last of those; None without any.
-        ends: Hashes at which earlier prompts ended on the way, the last one first.
+        ends: Hashes at which an earlier prompt may have ended, the last one first.
         fresh_tokens: Tokens computed for it, those of the answer included.
         cached_tokens: Tokens of its prompt that were cached.
         duration_s: Seconds from its arrival to its end.

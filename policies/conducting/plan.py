@@ -2,20 +2,19 @@
 
 An item is looked at whenever its time away passes the end of a bucket. Two numbers
 decide. Its index is what a second of keeping it returns at best (`Gaps.index`). The
-price of a second is what the pool's least valuable block returns: the hazard, weighted
-by tokens, of what has been away as long as an unused block lives there (`Pressure`).
-Keeping pays above the price, giving up pays below it, and where nothing is ever written
-over, neither does. A fleet that sees no prompt again has a price and indices of zero,
-and nothing is done.
+price of a second is what the pool's least valuable blocks return: the hazard, weighted
+by tokens, of what has been away about as long as an unused block lives (`Pressure`).
+Keeping pays above the price. Giving up pays below it, and below the mean of all, for
+the price is learned from few. Where nothing is ever written over, neither does. A fleet
+that sees no prompt again has a price and indices of zero, and nothing is done.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import inf
 
-from warmroute.policies.conducting.gaps import BOUNDS, Gaps, bucket
+from warmroute.policies.conducting.gaps import BOUNDS, Gaps, bucket, start_of
 from warmroute.policies.conducting.item import Item, Shared, Talk, Turn, Wish
 from warmroute.policies.conducting.pressure import Pressure
 
@@ -134,16 +133,18 @@ class Plan:
 
     def _find(self, turn: Turn) -> Talk | None:
         """Return the conversation that a request goes on with."""
-        for tail in (turn.tail, *turn.ends, turn.before):
-            talk = self._items.get(tail)
-            if isinstance(talk, Talk):
-                return talk
+        items = self._items
+        if turn.tail in items:
+            return _as_talk(items[turn.tail])
+        for tail in turn.ends:
+            if tail in items:
+                return _as_talk(items[tail])
         return None
 
     def _go_on(self, talk: Talk, turn: Turn) -> None:
         gaps, away = self._gaps(talk.kind), max(turn.now - talk.last, 0.0)
         at = bucket(away)
-        self._wait(talk, gaps, away - _start(talk.at))
+        self._wait(talk, gaps, away - start_of(talk.at))
         for learned in (gaps, self._returns):
             learned.came(at)
         self._paid.came(at, talk.own_tokens)
@@ -228,7 +229,7 @@ class Plan:
         """Let an item enter its next bucket, and see what that makes of it."""
         if isinstance(item, Talk):
             gaps = self._gaps(item.kind)
-            self._wait(item, gaps, BOUNDS[item.at] - _start(item.at))
+            self._wait(item, gaps, BOUNDS[item.at] - start_of(item.at))
         if item.at + 1 == len(BOUNDS):
             self._drop(item)
             return []
@@ -252,15 +253,17 @@ class Plan:
         pool = self.pool(item.backend)
         life = pool.lifetime_s(now)
         ttl = until - away + _SLACK_S
-        if index and chance >= _DUE_CHANCE and life is inf:
-            return [Wish("restore", item, _because("due", index, chance), ttl)]
-        price = self._paid.hazard(life) if life is not inf else 0.0
-        if life is inf or (away > _GONE * life and not item.held_until):
-            return []
+        price = self._paid.mean_hazard(life / 2, 2 * life)
+        mean = self._paid.mean_hazard(0.0, 2 * life)
         if index > MARGIN * price:
-            if until > _AT_RISK * life and self._has_room(item, pool):
+            is_gone = away > _GONE * life and not item.held_until
+            if until > _AT_RISK * life and not is_gone and self._has_room(item, pool):
                 return [Wish("retain", item, _because("kept", index, price), ttl)]
-        elif index * MARGIN < price and not item.held_until:
+            if chance >= _DUE_CHANCE:
+                return [Wish("restore", item, _because("due", index, chance), ttl)]
+            return []
+        is_there = away <= _GONE * life and not item.held_until
+        if index * MARGIN < min(price, mean) and is_there:
             return [Wish("demote", item, _because("given up", index, price))]
         return []
 
@@ -278,8 +281,8 @@ class Plan:
         return pool.held + item.own_tokens <= most
 
 
-def _start(at: int) -> float:
-    return BOUNDS[at - 1] if at else 0.0
+def _as_talk(item: Item) -> Talk | None:
+    return item if isinstance(item, Talk) else None
 
 
 def _because(what: str, index: float, other: float) -> str:

@@ -1,11 +1,13 @@
 """From a request that ended to what the conductor learns from it."""
 
+from collections.abc import Sequence
+
 from warmroute.policies.conducting.item import Turn
 from warmroute.policies.kv.run import Run
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.view.lookup import Chain, Lookup
 
-_MAX_ENDS = 16
+_MAX_ENDS = 128
 
 
 def turn_of(
@@ -29,7 +31,7 @@ def turn_of(
         size,
         seen,
         hashes[seen - 1] if seen else None,
-        _ends(chain),
+        _ends(hashes, seen),
         max(fresh, 0),
         cached,
         decision.duration_s or 0.0,
@@ -46,11 +48,13 @@ def _chain(lookup: Lookup) -> Chain | None:
     return None
 
 
-def _ends(chain: Chain) -> list[int]:
-    """Return where runs end on the way, the last one first: prompts ended there."""
-    most = len(chain.hashes)
-    runs = chain.path[: -_MAX_ENDS - 1 : -1]
-    return [run.hashes[-1] for run in runs if run.hashes and run.end <= most]
+def _ends(hashes: Sequence[int], seen: int) -> Sequence[int]:
+    """Return the hashes of the last blocks that the fleet knew, the last one first.
+
+    Where an earlier prompt ended, its answer follows, which the engine has announced;
+    so the end lies as many blocks back as that is long, 128 at most.
+    """
+    return hashes[max(seen - _MAX_ENDS, 0) : seen][::-1]
 
 
 def _run_at(chain: Chain, num_blocks: int) -> Run | None:

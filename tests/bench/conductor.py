@@ -1,4 +1,4 @@
-"""The conductor on and off, in turns, in front of three small embedded engines.
+"""The conductor on and off, side by side, in front of three small embedded engines.
 
     .venv/bin/python tests/bench/conductor.py [--pairs 6] [--seconds 40]
 
@@ -9,9 +9,11 @@ Engines with the tiny model and warmroute run as processes. Two workloads:
   many share.
 - hostile: no prompt has anything in common with any other.
 
-Every block of time plays the same schedule, with other tokens, into flushed caches;
-compared are the conductor acting and the conductor stopped. Pairs go off-on and on-off
-in turns. Tokens that the conductor has computed for a copy count as paid twice.
+Two fleets of three engines run at the same time and are sent the same prompts at the
+same moments, so that whatever else the machine does falls on both. In one of them the
+conductor acts, in the other it is stopped; after each block of time they change roles.
+Caches go on as they are. Tokens computed for a copy by the conductor count as paid
+twice.
 """
 
 import argparse
@@ -51,8 +53,8 @@ class Shape:
     answer: int
 
 
-CHAT = Shape(1024, 1024, 192, 40, (8.0, 14.0), 8)
-AGENT = Shape(1024, 512, 512, 5, (0.2, 0.6), 4)
+CHAT = Shape(768, 384, 96, 40, (8.0, 14.0), 8)
+AGENT = Shape(768, 384, 384, 5, (0.2, 0.6), 4)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Load:
     """How much of each kind is played."""
 
     chats: int = 9
-    agents_per_s: float = 0.6
+    agents_per_s: float = 0.9
     unique_per_s: float = 0.0
     unique_tokens: int = 1500
 
@@ -81,6 +83,7 @@ class Half:
     copied: int = 0
     hit: int = 0
     failed: int = 0
+    classes: dict[str, int] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -88,8 +91,19 @@ class Half:
         return (self.twice + self.copied) / max(self.prompt, 1)
 
     @property
+    def median_ms(self) -> float:
+        return 1000 * statistics.median(self.ttft_s)
+
+    @property
+    def computed(self) -> float:
+        return (self.prompt - self.hit) / max(len(self.ttft_s), 1)
+
+    @property
     def mean_ms(self) -> float:
         return 1000 * statistics.fmean(self.ttft_s)
+
+
+PAID_TWICE = ("evicted", "elsewhere", "unpredicted")
 
 
 class Front:
@@ -126,6 +140,9 @@ class Front:
         except aiohttp.ClientError as error:
             print(f"request failed: {error!r}", file=sys.stderr)
         half.failed += 1
+
+
+Pair = list[tuple[Front, Half]]
 
 
 @asynccontextmanager
@@ -177,35 +194,32 @@ async def _is_ready(front: Front) -> bool:
 
 
 class Player:
-    """Play one schedule, with tokens of its own."""
+    """Play one schedule to both fleets."""
 
-    def __init__(self, front: Front, load: Load, seed: int, block: int) -> None:
-        self.front = front
+    def __init__(self, load: Load, seed: int, block: int, pair: Pair) -> None:
         self.load = load
-        self.times = random.Random(seed)  # the same in every block
-        self.tokens = random.Random(seed * 1000 + block)
+        self.pair = pair
+        self.times = random.Random(seed * 1000 + block)
+        self.tokens = random.Random(seed * 1000 + block + 500)
         # Templates stay what they are from block to block.
         fixed = random.Random(seed)
         self.chat_heads = [_draw(fixed, CHAT.shared) for _ in range(2)]
         self.agent_heads = [_draw(fixed, AGENT.shared) for _ in range(2)]
 
-    async def play(self, seconds: float, half: Half) -> None:
+    async def play(self, seconds: float) -> None:
         end = time.perf_counter() + seconds
         async with asyncio.TaskGroup() as group:
             for at in range(self.load.chats):
-                head = self.chat_heads[at % 2]
                 delay = self.times.uniform(0, 4)
-                group.create_task(self._talk(CHAT, head, delay, end, half))
+                group.create_task(self._talk(CHAT, self.chat_heads[at % 2], delay, end))
             for at in range(int(self.load.agents_per_s * seconds)):
-                head = self.agent_heads[at % 2]
-                delay = self.times.uniform(0, seconds)
-                group.create_task(self._talk(AGENT, head, delay, end, half))
+                head, delay = self.agent_heads[at % 2], self.times.uniform(0, seconds)
+                group.create_task(self._talk(AGENT, head, delay, end))
             for _ in range(int(self.load.unique_per_s * seconds)):
-                delay = self.times.uniform(0, seconds)
-                group.create_task(self._once(delay, half))
+                group.create_task(self._once(self.times.uniform(0, seconds)))
 
     async def _talk(
-        self, shape: Shape, head: list[int], delay: float, end: float, half: Half
+        self, shape: Shape, head: list[int], delay: float, end: float
     ) -> None:
         waits = [self.times.uniform(*shape.gap_s) for _ in range(shape.turns)]
         prompt = head + _draw(self.tokens, shape.first)
@@ -213,66 +227,73 @@ class Player:
         for wait in waits:
             if time.perf_counter() > end:
                 return
-            await self.front.ask(prompt, shape.answer, half)
+            await self._ask(prompt, shape.answer)
             prompt = prompt + _draw(self.tokens, shape.step)
             await asyncio.sleep(wait)
 
-    async def _once(self, delay: float, half: Half) -> None:
+    async def _once(self, delay: float) -> None:
         prompt = _draw(self.tokens, self.load.unique_tokens)
         await asyncio.sleep(delay)
-        await self.front.ask(prompt, 4, half)
+        await self._ask(prompt, 4)
+
+    async def _ask(self, prompt: list[int], answer: int) -> None:
+        """Send a prompt to both, the one first as often as the other."""
+        asked = [front.ask(prompt, answer, half) for front, half in self.pair]
+        if self.tokens.random() < 0.5:
+            asked.reverse()
+        await asyncio.gather(*asked)
 
 
 def _draw(source: random.Random, count: int) -> list[int]:
     return [source.randrange(*VOCABULARY) for _ in range(count)]
 
 
-async def play_half(
-    front: Front, load: Load, seconds: float, block: int, acts: bool
-) -> Half:
-    """Play one block of time into empty caches."""
-    await front.admin("POST", f"/api/conductor/{'start' if acts else 'stop'}")
-    await front.admin("POST", "/api/kv/flush")
-    before = await front.admin("GET", "/api/state")
-    known = await front.admin("GET", "/api/conductor")
-    half = Half()
-    await Player(front, load, 7, block).play(seconds, half)
+async def play_block(
+    off: Front, on: Front, load: Load, seconds: float, block: int
+) -> tuple[Half, Half]:
+    """Play one block of time into empty caches; returns what both came to."""
+    await off.admin("POST", "/api/conductor/stop")
+    await on.admin("POST", "/api/conductor/start")
+    before = [await _counts(front) for front in (off, on)]
+    halves = Half(), Half()
+    pair = [(off, halves[0]), (on, halves[1])]
+    await Player(load, 7, block, pair).play(seconds)
     await asyncio.sleep(0.5)
-    after = await front.admin("GET", "/api/state")
+    for front, half, known in zip((off, on), halves, before, strict=True):
+        counts, told = await _counts(front), known
+        gained = {name: counts[0][name] - told[0][name] for name in counts[0]}
+        half.prompt, half.hit = gained["prompt"], gained["hit"]
+        half.classes = {one: gained[one] for one in PAID_TWICE}
+        half.twice = sum(half.classes.values())
+        half.copied = counts[1] - told[1]
+        half.done = {kind: n - told[2].get(kind, 0) for kind, n in counts[2].items()}
+    return halves
+
+
+async def _counts(front: Front) -> tuple[dict[str, int], int, dict[str, int]]:
+    state = await front.admin("GET", "/api/state")
     told = await front.admin("GET", "/api/conductor")
-    counts = {
-        name: after["tokens"][name] - before["tokens"][name] for name in after["tokens"]
-    }
-    half.prompt, half.hit = counts["prompt"], counts["hit"]
-    half.twice = sum(counts[one] for one in ("evicted", "elsewhere", "unpredicted"))
-    half.copied = told["copied_tokens"] - known["copied_tokens"]
-    half.done = {
-        kind: num - known["done"].get(kind, 0) for kind, num in told["done"].items()
-    }
-    return half
+    return state["tokens"], told["copied_tokens"], told["done"]
 
 
 async def compare(options: argparse.Namespace) -> dict[str, list[tuple[Half, Half]]]:
     """Play pairs of every workload; returns (off, on) of each."""
     found: dict[str, list[tuple[Half, Half]]] = {}
     for name in options.workload.split(","):
-        load = LOADS[name]
-        async with running(options.num_blocks, options.share) as front:
+        load, size = LOADS[name], (options.num_blocks, options.share)
+        found[name] = []
+        async with running(*size) as one, running(*size) as two:
             print(f"{name}: warming up for {options.seconds:.0f} s", flush=True)
-            await play_half(front, load, options.seconds, 0, True)
-            found[name] = []
+            await play_block(one, two, load, options.seconds / 2, 0)
+            await play_block(two, one, load, options.seconds / 2, 1)
             for pair in range(options.pairs):
-                order = (False, True) if pair % 2 == 0 else (True, False)
-                halves = {}
-                for at, acts in enumerate(order):
-                    block = 1 + 2 * pair + at
-                    halves[acts] = await play_half(
-                        front, load, options.seconds, block, acts
-                    )
-                found[name].append((halves[False], halves[True]))
-                print(_line(pair, halves[False], halves[True]), flush=True)
+                # ABBA: a drift falls on both alike.
+                off, on = (one, two) if pair % 4 in (0, 3) else (two, one)
+                halves = await play_block(off, on, load, options.seconds, pair + 2)
+                found[name].append(halves)
+                print(_line(pair, *halves), flush=True)
             if options.verbose:
-                told = await front.admin("GET", "/api/conductor")
+                told = await one.admin("GET", "/api/conductor")
                 print(json.dumps(told["outcomes"], indent=1))
                 print(json.dumps(told["actions"][: options.verbose], indent=1))
     return found
@@ -285,7 +306,7 @@ def _line(pair: int, off: Half, on: Half) -> str:
         f"mean TTFT {off.mean_ms:.1f} -> {on.mean_ms:.1f} ms, "
         f"{len(off.ttft_s)}/{len(on.ttft_s)} requests, "
         f"{off.failed}/{on.failed} failed, "
-        f"actions {on.done}, copied {on.copied}"
+        f"actions {on.done}, copied {on.copied}, {off.classes} -> {on.classes}"
     )
 
 
@@ -295,6 +316,8 @@ def report(name: str, pairs: Sequence[tuple[Half, Half]]) -> None:
     for what, read in (
         ("paid twice", lambda one: one.ratio),
         ("mean TTFT in ms", lambda one: one.mean_ms),
+        ("median TTFT in ms", lambda one: one.median_ms),
+        ("computed tokens a request", lambda one: one.computed),
     ):
         a = statistics.fmean(read(one) for one in off)
         b = statistics.fmean(read(one) for one in on)
@@ -316,7 +339,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--num-blocks", type=int, default=640)
+    parser.add_argument("--num-blocks", type=int, default=384)
     parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--workload", default="mixed,hostile")
     parser.add_argument("--verbose", type=int, default=0, metavar="ACTIONS")
