@@ -23,9 +23,10 @@ MAX_KINDS = 256
 MARGIN = 1.25
 """By how much an index must differ from the price before anything is done."""
 
-_AT_RISK = 0.3  # share of a block's life after which it is better retained
+_AT_RISK = 0.4  # share of a block's life after which it is better retained
 _GONE = 2.0  # lives after which it is surely gone
-_SLACK_S = 3.0
+_SLACK_S = 1.5
+_GIVE_UP = 1.5  # times that the price must exceed the index
 _DUE_CHANCE = 0.05
 _HOT = 1.0  # requests under way on one prefix
 _READY = 1024
@@ -110,8 +111,10 @@ class Plan:
 
     def keep(self, item: Item, until: float) -> None:
         """Note that an item is retained until some time."""
+        pool = self.pool(item.backend)
         if not item.held_until:
-            self.pool(item.backend).held += item.own_tokens
+            pool.held += item.own_tokens
+            pool.found(True)
         item.held_until = until
 
     def let_go(self, item: Item) -> None:
@@ -119,6 +122,10 @@ class Plan:
         if item.held_until:
             item.held_until = 0.0
             self.pool(item.backend).held -= item.own_tokens
+
+    def missed(self, item: Item) -> None:
+        """Note that what was to be retained is gone already."""
+        self.pool(item.backend).found(False)
 
     def held(self, now: float) -> list[Item]:
         """Return what is retained."""
@@ -263,7 +270,7 @@ class Plan:
                 return [Wish("restore", item, _because("due", index, chance), ttl)]
             return []
         is_there = away <= _GONE * life and not item.held_until
-        if index * MARGIN < min(price, mean) and is_there:
+        if index * _GIVE_UP < min(price, mean) and is_there:
             return [Wish("demote", item, _because("given up", index, price))]
         return []
 

@@ -222,7 +222,10 @@ class Conductor:
         if wish.kind != "retain":
             return
         keys = self._deeds.resident(item)
-        if len(keys) < item.blocks or not self._may(wish.backend, "retain"):
+        if len(keys) < item.blocks:
+            self.plan.missed(item)
+            return
+        if not self._may(wish.backend, "retain"):
             return
         now = self._clock()
         action = self._renewed(item) or self._begin("retain", wish)

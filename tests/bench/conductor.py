@@ -53,8 +53,8 @@ class Shape:
     answer: int
 
 
-CHAT = Shape(768, 384, 96, 40, (8.0, 14.0), 8)
-AGENT = Shape(768, 384, 384, 5, (0.2, 0.6), 4)
+CHAT = Shape(768, 1536, 96, 40, (8.0, 14.0), 8)
+AGENT = Shape(768, 768, 768, 3, (0.2, 0.6), 4)
 
 
 @dataclass(frozen=True)
@@ -338,8 +338,8 @@ def report(name: str, pairs: Sequence[tuple[Half, Half]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--num-blocks", type=int, default=384)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--num-blocks", type=int, default=768)
     parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--workload", default="mixed,hostile")
     parser.add_argument("--verbose", type=int, default=0, metavar="ACTIONS")
