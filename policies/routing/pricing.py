@@ -126,7 +126,8 @@ def _decode_prices(
     query: Query, speed: SpeedClass, decode_weight: float
 ) -> tuple[float, float, float]:
     """Price the decode of this request alone, a request and a token beside it."""
-    scaled = decode_weight * query.output_tokens * speed.scale
-    per_request, per_token = scaled * speed.request_s, scaled * speed.token_s
-    alone = scaled * speed.base_s + per_request + per_token * query.prompt_tokens
+    line = speed.line
+    scaled = decode_weight * query.output_tokens * line.scale
+    per_request, per_token = scaled * line.request_s, scaled * line.token_s
+    alone = scaled * line.base_s + per_request + per_token * query.prompt_tokens
     return alone, per_request, per_token
