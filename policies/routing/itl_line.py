@@ -13,6 +13,7 @@ TOKEN_S: Final = 46e-9
 _KEEP: Final = 0.995
 _RIDGE: Final = 1e-3
 _RIDGE_SAMPLES: Final = 0.5
+_LEAST_GAIN: Final = 0.35  # of squared error, from where another shape counts
 _MIN_SHARE: Final = 1e-6
 _FLOOR: Final = 1e-6  # of all, so that what hardly occurs gets no price of its own
 _GAIN: Final = 0.02
@@ -25,14 +26,16 @@ class ItlLine:
     Two things are learned of a stream. *scale* against the published line of an 8B
     model on one H100, by steps of bounded size: a level, sound after a few streams.
     And by `fit` the shape: what the base, a request and a token of context cost
-    relative to each other, from the last 200 streams or so. Where streams do not
-    tell two of them apart, they keep the proportion that they were published with.
+    relative to each other, from the last 200 streams or so, if that explains them
+    much better. Where streams do not tell two of them apart, they keep the proportion
+    that they were published with.
     """
 
     __slots__ = (
         "_gram",
         "_has_news",
         "_samples",
+        "_squares",
         "_target",
         "base_s",
         "request_s",
@@ -46,6 +49,7 @@ class ItlLine:
         self.request_s = REQUEST_S
         self.token_s = TOKEN_S
         self._samples = 0
+        self._squares = 0.0
         self._has_news = False
         self._gram = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
         self._target = [0.0, 0.0, 0.0]
@@ -86,6 +90,7 @@ class ItlLine:
             for column in range(3):
                 sums[column] = _KEEP * sums[column] + parts[row] * parts[column]
             self._target[row] = _KEEP * self._target[row] + parts[row] * ratio
+        self._squares = _KEEP * self._squares + ratio * ratio
         self._has_news = True
 
     def fit(self) -> None:
@@ -103,6 +108,31 @@ class ItlLine:
             gram[at][at] += hold
             target[at] += hold * scale
         found = solve_nonnegative(gram, target, [scale, scale, scale])
-        self.base_s = BASE_S * found[0] / scale
-        self.request_s = REQUEST_S * found[1] / scale
-        self.token_s = TOKEN_S * found[2] / scale
+        trust = self._trust(found)
+        base, request, token = (1.0 + trust * (one / scale - 1.0) for one in found)
+        self.base_s = BASE_S * base
+        self.request_s = REQUEST_S * request
+        self.token_s = TOKEN_S * token
+
+    def _trust(self, found: list[float]) -> float:
+        """Return how far to go from the published shape to another, 0 to 1.
+
+        Prefills that stop streams blur the shape: a fit to them finds a flatter line,
+        and piles decodes up. So another shape must explain much more.
+        """
+        level = self._target[0] + self._target[1] + self._target[2]
+        total = sum(map(sum, self._gram))
+        published = self._error([level / total] * 3)
+        if published <= 0.0:
+            return 0.0
+        gain = 1.0 - self._error(found) / published
+        return min(1.0, max(0.0, (gain - _LEAST_GAIN) / _LEAST_GAIN))
+
+    def _error(self, factors: list[float]) -> float:
+        """Return the sum of the squared errors with these factors."""
+        error = self._squares
+        for row in range(3):
+            error -= 2.0 * factors[row] * self._target[row]
+            for column in range(3):
+                error += factors[row] * factors[column] * self._gram[row][column]
+        return error
