@@ -137,7 +137,7 @@ class Backend:
         """
         candidate = self.candidate
         rate = candidate.rate if candidate.busy else None
-        return rate, candidate.itl_s if candidate.speed.scale != 1.0 else None
+        return rate, candidate.itl_s if candidate.speed.line.scale != 1.0 else None
 
     def serves(self, model: str | None) -> bool:
         """Tell whether it may take the model: yes while its models are unknown."""
@@ -187,7 +187,9 @@ class Backend:
             capacity_tokens=now.capacity_tokens or before.capacity_tokens,
         )
         self.candidate.kv_usage = now.kv_usage
-        self.candidate.queued_tokens = self._queued_tokens(now)
+        self.candidate.queued_tokens = (
+            self._queued_tokens(now) + self.candidate.held_tokens
+        )
         return (before.block_size, before.capacity_tokens) != (
             self.block_size,
             self.capacity_tokens,
