@@ -128,6 +128,7 @@ class App:
             backend.name,
             block_size=backend.block_size,
             capacity_tokens=backend.capacity_tokens,
+            seats=[one.name for one in backend.candidates],
         )
         self._know_models(backend)
         self.sources.learned(backend)

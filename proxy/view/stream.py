@@ -150,12 +150,17 @@ class Stream:
         self._release(())
         self._ask()
 
-    async def close(self) -> None:
-        """Stop, whatever is under way."""
+    def stop(self) -> None:
+        """Enter nothing any more, whatever is under way."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop, and wait for it."""
+        self.stop()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _wake(self) -> None:
