@@ -19,6 +19,7 @@ from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.prompt.roots import event_root
 from warmroute.proxy.view.stream import Stream
 from warmroute.proxy.view.track import Track
+from warmroute.proxy.view.turns import Turns
 from warmroute.proxy.view.view import View
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Feeds:
         "_index",
         "_refused",
         "_subscriptions",
+        "_turns",
         "_view",
     )
 
@@ -84,6 +86,7 @@ class Feeds:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._async_context = zmq.asyncio.Context.shadow(self._context)
         self._subscriptions = Subscriptions(self._context)
+        self._turns = Turns()
         self._feeds: dict[str, Feed] = {}
         self._refused: dict[str, EventAddress] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -158,9 +161,12 @@ class Feeds:
             partial(ask_again, self._async_context),
             None if backend.ranks else partial(self._snapshot, backend),
             self._view.stamp,
+            turns=self._turns,
         )
         try:
-            member = self._subscriptions.add(address, stream.received, stream.turned)
+            member = self._subscriptions.add(
+                address, stream.received, stream.turned, lambda: stream.is_full
+            )
         except AdapterError as error:
             self._view.mirror_again(name)
             self._refuse(name, address, str(error))
@@ -212,7 +218,7 @@ class Feeds:
             return {}
         stream, sequencer = feed.stream, feed.stream.sequencer
         return {
-            "seq": sequencer.last,
+            "seq": stream.seq,
             "incarnation": sequencer.num_restarts,
             "gaps": sequencer.num_gaps,
             "replays": stream.num_replays,
