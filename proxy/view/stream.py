@@ -214,7 +214,6 @@ class Stream:
             while self.sequencer.wanted is not None:
                 await self._ask_once()
                 if pause_s > _LAST_RETRY_S:
-                    self._snapshot = None
                     self._give_up("what is sent again never meets what is sent now")
                 elif self.sequencer.wanted is not None:
                     await asyncio.sleep(pause_s)
@@ -235,6 +234,7 @@ class Stream:
             return
         pause_s = _FIRST_RETRY_S
         for attempt in range(_MAX_RETRIES + 1):
+            before = self.sequencer.last
             try:
                 await self._take(self._replay(endpoint, self.sequencer.begin()))
             except BackendUnavailable as error:
@@ -245,14 +245,22 @@ class Stream:
             else:
                 self.num_replays += 1
                 self._release(self.sequencer.ended())
-                if self.sequencer.wanted is None and not self.sequencer.is_complete:
-                    await self._ask_snapshot()
-                self.is_degraded = not self.sequencer.is_complete
+                await self._complete(before)
                 return
             await asyncio.sleep(pause_s)
             pause_s *= 2
             if self.sequencer.wanted is None:
                 return
+
+    async def _complete(self, before: int | None) -> None:
+        """Ask for a snapshot where a replay did not bring what was missing."""
+        sequencer = self.sequencer
+        is_in_vain = sequencer.wanted is not None and sequencer.last == before
+        if sequencer.wanted is None and not sequencer.is_complete:
+            await self._ask_snapshot()
+        elif is_in_vain and self._snapshot is not None:
+            await self._ask_snapshot()
+        self.is_degraded = not sequencer.is_complete
 
     async def _ask_snapshot(self) -> bool:
         """Ask the engine itself for what it has; tell whether it said so."""
