@@ -17,10 +17,13 @@ from warmroute.policies.errors import AdapterError
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.prompt.roots import event_root
+from warmroute.proxy.view.snapshots import largest_bytes
 from warmroute.proxy.view.stream import Stream
 from warmroute.proxy.view.track import Track
 from warmroute.proxy.view.turns import Turns
 from warmroute.proxy.view.view import View
+
+_SNAPSHOT_S = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +181,10 @@ class Feeds:
 
     async def _snapshot(self, backend: Backend) -> Snapshot | None:
         endpoint = self._endpoint_of(backend)
-        return None if endpoint is None else await backend.adapter.snapshot(endpoint)
+        if endpoint is None:
+            return None
+        most = largest_bytes(backend.capacity_tokens, backend.block_size)
+        return await backend.adapter.snapshot(endpoint.allowing(most, _SNAPSHOT_S))
 
     def _refuse(self, name: str, address: EventAddress, reason: str) -> None:
         self._refused[name] = address

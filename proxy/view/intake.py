@@ -8,7 +8,7 @@ from warmroute.adapters.kv_events.wire import Batch, Cleared, Event, cut, decode
 from warmroute.policies.errors import ProtocolMismatch
 from warmroute.proxy.view.track import Track
 
-Message = bytes | Batch
+Message = bytes | Batch | Iterator[Batch]
 
 _LARGE_BYTES = 32 << 10
 _MAX_BLOCKS = 512
@@ -62,9 +62,15 @@ class Intake:
     def enter(self) -> None:
         """Enter the next piece."""
         message = self._pieces.popleft()
-        if isinstance(message, Batch):
+        if isinstance(message, bytes):
+            self._enter_bytes(message)
+        elif isinstance(message, Batch):
             self.track.apply(message, self._stamp())
-            return
+        elif (batch := next(message, None)) is not None:
+            self.track.apply(batch, self._stamp())
+            self._pieces.appendleft(message)
+
+    def _enter_bytes(self, message: bytes) -> None:
         if len(message) > _LARGE_BYTES and len(pieces := cut(message)) > 1:
             self._pieces.extendleft(reversed(pieces))
             return

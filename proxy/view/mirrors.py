@@ -15,6 +15,9 @@ from warmroute.proxy.view.trust import Trust
 
 DEFAULT_BLOCK_SIZE: Final = 16
 
+_MIN_PROMISED: Final = 1024
+_TRUE_SHARE: Final = 0.9
+
 Tell = Callable[[], Facts]
 
 
@@ -106,6 +109,21 @@ class Mirrors:
         """Take over that an engine announces blocks, and of what size."""
         self._mirrors[name].has_announced = True
         self._resize(self._mirrors[name], block_size)
+
+    def counted(self, name: str, promised: int, realised: int) -> None:
+        """Take in how many of the promised tokens an engine's counters show as hits.
+
+        For engines whose answers report nothing: the view of such a backend is
+        believed as far as it was right in the last interval.
+        """
+        if promised < _MIN_PROMISED:
+            return
+        share = realised / promised
+        for seat in self._seats.get(name, (name,)):
+            mirror = self._mirrors[seat]
+            mirror.hear(realised, promised)
+            mirror.trust.discount = 1.0 if share > _TRUE_SHARE else share
+        self._lineups.clear()
 
     def verify_by(self, name: str, was_removed: WasRemoved) -> None:
         """Let broken promises be explained by what was announced to be gone."""

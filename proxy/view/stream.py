@@ -255,10 +255,11 @@ class Stream:
     async def _complete(self, before: int | None) -> None:
         """Ask for a snapshot where a replay did not bring what was missing."""
         sequencer = self.sequencer
-        is_in_vain = sequencer.wanted is not None and sequencer.last == before
-        if sequencer.wanted is None and not sequencer.is_complete:
-            await self._ask_snapshot()
-        elif is_in_vain and self._snapshot is not None:
+        if sequencer.wanted is None:
+            is_lacking = not sequencer.is_complete
+        else:  # another replay may do, but where a snapshot surely does
+            is_lacking = sequencer.last == before and self._snapshot is not None
+        if is_lacking:
             await self._ask_snapshot()
         self.is_degraded = not sequencer.is_complete
 
@@ -278,7 +279,7 @@ class Stream:
             return False
         ready = self.sequencer.rebased(snapshot.seq)
         self._release(())
-        self._release(as_batches(snapshot))
+        self._release([as_batches(snapshot)])
         self._release(ready)
         self.is_degraded = False
         return True
