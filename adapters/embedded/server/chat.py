@@ -116,6 +116,7 @@ class Chat:
             await prompt.encode(self._serving),
             fields.wanted_tokens(),
             fields.wanted_logprobs(),
+            prompt.turn,
         )
         shape = ChatShape(self._serving, fields)
         job = Job(f"chatcmpl-{request_id}", fields, [asked], shape)
