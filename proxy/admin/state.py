@@ -68,8 +68,8 @@ class BackendFacts(Protocol):
         ...
 
     @property
-    def candidate(self) -> LoadFacts:
-        """Its load."""
+    def load(self) -> LoadFacts:
+        """Its load, over all ranks."""
         ...
 
 
@@ -174,6 +174,8 @@ class AdminState:
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
     routes: Sequence[RouteDef] = ()
+    queue: Callable[[], dict[str, Any] | None] = lambda: None
+    shadow: Callable[[], dict[str, Any] | None] = lambda: None
     host: str = "127.0.0.1"
     token: str | None = None
     clock: Callable[[], float] = time.monotonic
@@ -194,6 +196,8 @@ class AdminState:
                 **totals.snapshot()._asdict(),
             },
             "paid_twice_ratio": totals.paid_twice_ratio,
+            "queue": self.queue(),
+            "shadow": self.shadow(),
         }
 
     def backends(self) -> list[dict[str, Any]]:
@@ -201,7 +205,7 @@ class AdminState:
         return [self._backend(backend) for backend in self.fleet.backends.values()]
 
     def _backend(self, backend: BackendFacts) -> dict[str, Any]:
-        load = backend.candidate
+        load = backend.load
         return {
             "name": backend.name,
             "url": _without_credentials(backend.url),

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+from warmroute.adapters.endpoint import MAX_ANSWER_BYTES
 from warmroute.adapters.kv_requests import BlocksRequest, RetainRequest
 from warmroute.policies.conducting.item import Item, Shared
 from warmroute.policies.errors import BackendUnavailable
@@ -16,6 +17,7 @@ from warmroute.proxy.view import View
 
 _COPY_AGAIN_S = 30.0
 _MAX_COPIES = 256
+_ONE_RANK = 3  # tiers
 
 
 class Deeds:
@@ -116,7 +118,9 @@ class Deeds:
             self._copied.popitem(last=False)
         model, tokens = found
         body = {"model": model, "prompt": tokens.tolist(), "max_tokens": 1}
-        answer = await endpoint.patient(CALL_S).post("/v1/completions", body)
+        answer = await endpoint.allowing(MAX_ANSWER_BYTES, CALL_S).post(
+            "/v1/completions", body
+        )
         if answer.status != 200:
             raise BackendUnavailable(
                 f"{name} answered HTTP {answer.status} to the copy of a prefix"
@@ -132,8 +136,10 @@ class Deeds:
         return keys_of(self._view.tiers(item.backend)[tiers], run, item.tail)
 
     def _hears(self, name: str) -> bool:
-        is_kept = self._view.has(name)
-        return is_kept and self._view.facts(name)["source"] == "events"
+        """Tell whether a backend announces its blocks, and is one rank alone."""
+        if not self._view.has(name) or len(self._view.tiers(name)) > _ONE_RANK:
+            return False
+        return self._view.facts(name)["source"] == "events"
 
     def _backend(self, name: str) -> Backend:
         backend = self._fleet.backends.get(name)

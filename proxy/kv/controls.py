@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from warmroute.adapters.endpoint import MAX_ANSWER_BYTES
 from warmroute.adapters.kv_control import VERBS, KVControl
 from warmroute.adapters.kv_requests import Request
 from warmroute.policies.errors import (
@@ -80,7 +81,7 @@ class Controls:
                 "kv_verb_unsupported",
                 f"the adapter {backend.adapter.name!r} offers no KV control",
             )
-        control: KVControl = make(endpoint.patient(CALL_S))
+        control: KVControl = make(endpoint.allowing(MAX_ANSWER_BYTES, CALL_S))
         return control
 
     def facts(self, name: str) -> Verbs:
