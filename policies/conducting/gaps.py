@@ -7,11 +7,14 @@ for they spend their seconds like the others.
 """
 
 from bisect import bisect_right
+from collections import OrderedDict
 from math import exp
 from typing import Final
 
 BOUNDS: Final = tuple(0.25 * 1.5**step for step in range(21))
 """Ends of the buckets in seconds; the last one is some 830 s."""
+
+MAX_KINDS: Final = 256
 
 _PRIOR_TALKS: Final = 8.0  # conversations that the prior weighs like
 _MOST: Final = 400.0  # returns after which old ones are halved
@@ -110,3 +113,33 @@ class Gaps:
         self._num_came /= 2
         self._came = [one / 2 for one in self._came]
         self._away_s = [one / 2 for one in self._away_s]
+
+
+class Kinds:
+    """What is learned of each kind of conversation; the 256 used last.
+
+    Args:
+        every: What all of them do; a new kind starts from it.
+    """
+
+    __slots__ = ("_every", "_gaps")
+
+    def __init__(self, every: Gaps) -> None:
+        self._every = every
+        self._gaps: OrderedDict[int, Gaps] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Kinds [{len(self)}]>"
+
+    def __len__(self) -> int:
+        return len(self._gaps)
+
+    def of(self, kind: int) -> Gaps:
+        """Return what is learned of a kind."""
+        gaps = self._gaps.get(kind)
+        if gaps is None:
+            gaps = self._gaps[kind] = Gaps(self._every)
+            if len(self._gaps) > MAX_KINDS:
+                self._gaps.popitem(last=False)
+        self._gaps.move_to_end(kind)
+        return gaps

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from warmroute.policies.conducting.gaps import BOUNDS, Gaps, bucket, start_of
+from warmroute.policies.conducting.gaps import BOUNDS, Gaps, Kinds, bucket, start_of
 from warmroute.policies.conducting.item import Item, Shared, Talk, Turn, Wish
 from warmroute.policies.conducting.pressure import Pressure
 
 MAX_ITEMS = 8192
-MAX_KINDS = 256
 MARGIN = 1.25
 """By how much an index must differ from the price before anything is done."""
 
@@ -45,11 +44,14 @@ class Plan:
         retained_share: Share of a pool that may be retained.
         came: Called when an item on which something was done is used again, or its
             conversation went on elsewhere.
+
+    Attributes:
+        has_lower_tiers: What is gone from a pool may lie below it.
     """
 
     __slots__ = (
         *("_came", "_heap", "_items", "_kinds", "_numbers", "_paid", "_pools"),
-        *("_ready", "_returns", "min_tokens", "retained_share"),
+        *("_ready", "_returns", "has_lower_tiers", "min_tokens", "retained_share"),
     )
 
     def __init__(
@@ -60,12 +62,13 @@ class Plan:
     ) -> None:
         self.min_tokens = min_tokens
         self.retained_share = retained_share
+        self.has_lower_tiers = True
         self._came = came
         self._items: OrderedDict[object, Item] = OrderedDict()
         self._heap: list[tuple[float, int, Item, int]] = []
         self._numbers = count()
-        self._kinds: OrderedDict[int, Gaps] = OrderedDict()
         self._returns = Gaps()
+        self._kinds = Kinds(self._returns)
         self._paid = Gaps()
         self._pools: dict[str, Pressure] = {}
         self._ready: list[Wish] = []
@@ -99,14 +102,23 @@ class Plan:
         else:
             self._begin(turn)
 
-    def due(self, now: float) -> list[Wish]:
-        """Return what should be done now. O(log items) for each that is looked at."""
-        heap, wishes = self._heap, self._ready
-        self._ready = []
-        while heap and heap[0][0] <= now:
-            _, _, item, stamp = heappop(heap)
+    def is_due(self, now: float) -> bool:
+        """Tell whether there is anything to look at."""
+        return bool(self._ready or (self._heap and self._heap[0][0] <= now))
+
+    def due(self, now: float, most: int = 1_000_000) -> list[Wish]:
+        """Return what should be done now. O(log items) for each that is looked at.
+
+        Args:
+            now: Time.
+            most: Items to look at; those left over are due still.
+        """
+        wishes, self._ready = self._ready, []
+        while self._heap and self._heap[0][0] <= now and most > 0:
+            _, _, item, stamp = heappop(self._heap)
             if item.stamp == stamp:
                 wishes += self._pass(item, now)
+                most -= 1
         return wishes
 
     def keep(self, item: Item, until: float) -> None:
@@ -149,7 +161,7 @@ class Plan:
         return None
 
     def _go_on(self, talk: Talk, turn: Turn) -> None:
-        gaps, away = self._gaps(talk.kind), max(turn.now - talk.last, 0.0)
+        gaps, away = self._kinds.of(talk.kind), max(turn.now - talk.last, 0.0)
         at = bucket(away)
         self._wait(talk, gaps, away - start_of(talk.at))
         for learned in (gaps, self._returns):
@@ -207,15 +219,6 @@ class Plan:
             self.let_go(oldest)
         self._schedule(item)
 
-    def _gaps(self, kind: int) -> Gaps:
-        gaps = self._kinds.get(kind)
-        if gaps is None:
-            gaps = self._kinds[kind] = Gaps(self._returns)
-            if len(self._kinds) > MAX_KINDS:
-                self._kinds.popitem(last=False)
-        self._kinds.move_to_end(kind)
-        return gaps
-
     def _wait(self, talk: Talk, gaps: Gaps, seconds: float) -> None:
         if seconds > 0.0:
             gaps.waited(talk.at, seconds)
@@ -235,7 +238,7 @@ class Plan:
     def _pass(self, item: Item, now: float) -> list[Wish]:
         """Let an item enter its next bucket, and see what that makes of it."""
         if isinstance(item, Talk):
-            gaps = self._gaps(item.kind)
+            gaps = self._kinds.of(item.kind)
             self._wait(item, gaps, BOUNDS[item.at] - start_of(item.at))
         if item.at + 1 == len(BOUNDS):
             self._drop(item)
@@ -256,21 +259,23 @@ class Plan:
     def _judge(self, item: Item, away: float, until: float, now: float) -> list[Wish]:
         if item.is_demoted or item.own_tokens < self.min_tokens:
             return []
-        index, chance = self._outlook(item, away, until)
         pool = self.pool(item.backend)
         life = pool.lifetime_s(now)
+        is_gone = away > _GONE * life and not item.held_until
+        if is_gone and not self.has_lower_tiers:
+            return []
+        index, chance = self._outlook(item, away, until)
         ttl = until - away + _SLACK_S
         price = self._paid.mean_hazard(life / 2, 2 * life)
         mean = self._paid.mean_hazard(0.0, 2 * life)
         if index > MARGIN * price:
-            is_gone = away > _GONE * life and not item.held_until
             if until > _AT_RISK * life and not is_gone and self._has_room(item, pool):
                 return [Wish("retain", item, _because("kept", index, price), ttl)]
             if chance >= _DUE_CHANCE:
                 return [Wish("restore", item, _because("due", index, chance), ttl)]
             return []
-        is_there = away <= _GONE * life and not item.held_until
-        if index * _GIVE_UP < min(price, mean) and is_there:
+        is_loose = not is_gone and not item.held_until
+        if index * _GIVE_UP < min(price, mean) and is_loose:
             return [Wish("demote", item, _because("given up", index, price))]
         return []
 
@@ -278,7 +283,7 @@ class Plan:
         """Return the index of an item, and its chance to be used in this bucket."""
         if isinstance(item, Shared):
             return item.rate, min(item.rate * (until - away), 1.0)
-        gaps = self._gaps(item.kind if isinstance(item, Talk) else 0)
+        gaps = self._kinds.of(item.kind if isinstance(item, Talk) else 0)
         return gaps.index(away), gaps.chance(away, until - away)
 
     def _has_room(self, item: Item, pool: Pressure) -> bool:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from warmroute.policies.conducting.item import Item, Shared, Turn, Wish
+from warmroute.policies.conducting.item import Item, Kind, Shared, Turn, Wish
 from warmroute.policies.conducting.plan import Plan
 from warmroute.policies.errors import WarmrouteError
 from warmroute.policies.kv.radix import PrefixIndex
@@ -26,14 +26,13 @@ from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.kv.controls import Controls
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt import Prompt
-from warmroute.proxy.prompt.roots import event_root
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-_MANY_USES = 4
+_SLICE = 16
 _GOODBYE_S = 3.0
 
 
@@ -101,7 +100,10 @@ class Conductor:
             turn = turn_of(decision, lookup, seen_tokens, now)
             if turn is not None:
                 self.plan.observe(turn)
-                self._keep_tokens(turn, prompt)
+                backend = self._fleet.backends.get(turn.backend)
+                if turn.before is not None and backend is not None:
+                    shared = self.plan.shared(turn.backend, turn.before)
+                    self._tokens.learn(turn, prompt, shared, backend.models)
         except Exception:
             self._failed("conductor_observation_failed")
 
@@ -109,20 +111,6 @@ class Conductor:
         """Forget a backend that is gone, or has started anew."""
         self.plan.forget(backend)
         self._holdings.forget(backend)
-
-    def _keep_tokens(self, turn: Turn, prompt: Prompt) -> None:
-        if turn.before is None or turn.before in self._tokens:
-            return
-        shared = self.plan.shared(turn.backend, turn.before)
-        if shared is None or shared.uses < _MANY_USES or prompt.model is None:
-            return
-        backend, piece = self._fleet.backends.get(turn.backend), prompt.pieces[0]
-        if backend is None or piece.tokens is None:
-            return
-        # A prefix under a salt or an adapter cannot be asked for by its tokens alone.
-        if piece.root == event_root(backend.models, None, None):
-            tokens = piece.tokens[: turn.seen_blocks * turn.block_tokens]
-            self._tokens.keep(turn.before, prompt.model, tokens)
 
     def _came(self, item: Item, turn: Turn) -> None:
         note, item.note = item.note, None
@@ -188,9 +176,12 @@ class Conductor:
             self.plan.pool(backend.name).capacity = backend.capacity_tokens
         self.actions.expire(now)
         self._holdings.expire(now)
+        self.plan.has_lower_tiers = self._deeds.has_lower_tiers
         wishes: dict[str, list[Wish]] = {}
-        for wish in self.plan.due(now):
-            wishes.setdefault(wish.backend, []).append(wish)
+        while self.plan.is_due(now):
+            for wish in self.plan.due(now, _SLICE):
+                wishes.setdefault(wish.backend, []).append(wish)
+            await asyncio.sleep(0)
         await asyncio.gather(*(self._do_all(each) for each in wishes.values()))
 
     async def _do_all(self, wishes: list[Wish]) -> None:
@@ -268,13 +259,9 @@ class Conductor:
     def _may(self, name: str, verb: str) -> bool:
         return self._deeds.can(name, verb) and self._allowance.take()
 
-    def _begin(self, kind: str, wish: Wish) -> Action:
-        item = wish.item
-        if kind == "restore":
-            action = self.actions.begin("restore", item, wish.backend, wish.reason)
-        else:
-            action = self.actions.begin(wish.kind, item, wish.backend, wish.reason)
-        item.note = action
+    def _begin(self, kind: Kind, wish: Wish) -> Action:
+        action = self.actions.begin(kind, wish.item, wish.backend, wish.reason)
+        wish.item.note = action
         return action
 
     def _done(self, action: Action, item: Item, wish: Wish, num_blocks: int) -> None:

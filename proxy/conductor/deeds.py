@@ -51,6 +51,11 @@ class Deeds:
     def __repr__(self) -> str:
         return f"<Deeds for {self._fleet!r}>"
 
+    @property
+    def has_lower_tiers(self) -> bool:
+        """Whether any engine has told of host memory or disk."""
+        return self._index.holders.has_tiers
+
     def resident(self, item: Item) -> list[int]:
         """Return the engine's hashes of an item's blocks on its GPU, head first."""
         return self._keys(item, slice(0, 1))

@@ -3,7 +3,13 @@
 from array import array
 from collections import OrderedDict
 
+from warmroute.policies.conducting.item import Shared, Turn
+from warmroute.proxy.prompt import Prompt
+from warmroute.proxy.prompt.names import Cards
+from warmroute.proxy.prompt.roots import event_root
+
 MAX_TOKENS = 1_048_576
+_MANY_USES = 4
 
 
 class PrefixTokens:
@@ -34,6 +40,22 @@ class PrefixTokens:
         while self._num_tokens > MAX_TOKENS:
             _, (_, oldest) = self._prompts.popitem(last=False)
             self._num_tokens -= len(oldest)
+
+    def learn(
+        self, turn: Turn, prompt: Prompt, shared: Shared | None, models: Cards
+    ) -> None:
+        """Remember the prefix of a prompt, once four conversations began with it.
+
+        One under a salt or an adapter cannot be asked for by its tokens alone.
+        """
+        if turn.before is None or turn.before in self._prompts:
+            return
+        if shared is None or shared.uses < _MANY_USES or prompt.model is None:
+            return
+        piece = prompt.pieces[0]
+        if piece.tokens is not None and piece.root == event_root(models, None, None):
+            tokens = piece.tokens[: turn.seen_blocks * turn.block_tokens]
+            self.keep(turn.before, prompt.model, tokens)
 
     def find(self, tail: int) -> tuple[str, "array[int]"] | None:
         """Return the model and the token ids, if they are known."""

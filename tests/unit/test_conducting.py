@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute.policies.conducting.gaps import BOUNDS, Gaps, bucket
+from warmroute.policies.conducting.gaps import BOUNDS, MAX_KINDS, Gaps, bucket
 from warmroute.policies.conducting.item import Item, Shared, Talk, Turn, Wish
-from warmroute.policies.conducting.plan import MAX_ITEMS, MAX_KINDS, Plan
+from warmroute.policies.conducting.plan import MAX_ITEMS, Plan
 from warmroute.policies.conducting.pressure import Pressure
 
 SIZE = 16
