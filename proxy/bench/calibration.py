@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from random import Random
-from statistics import median
 from typing import Final
 
 from warmroute.proxy.bench.errors import BenchError
@@ -30,7 +29,7 @@ class Calibration:
         client: Asks the engine.
         max_prompt: Longest prompt.
         max_batch: Most streams at once.
-        reps: Times that each is measured; the median counts.
+        reps: Times that each is measured; the best counts.
         on_progress: Told after each measurement.
         rng: Draws the prompts.
     """
@@ -86,7 +85,7 @@ class Calibration:
             timed = await self._client.complete(self._prompt(length), 1)
             times.append(timed.ttft_s)
             self._tell(f"prefill of {length}")
-        return PrefillTime(length, median(times))
+        return PrefillTime(length, min(times))
 
     async def _decode(self, batch: int, context: int) -> DecodeTime:
         times = []
@@ -105,7 +104,7 @@ class Calibration:
                         )
             times.append(seconds)
             self._tell(f"decode of {batch} at {context}")
-        return DecodeTime(batch, context + tokens / 2, median(times))
+        return DecodeTime(batch, context + tokens / 2, min(times))
 
     async def _step_s(self, batch: int, context: int, tokens: int) -> float | None:
         """Return the seconds of a step in which all streams ran; None without one."""

@@ -47,7 +47,7 @@ exit codes: 0 measured, 1 something failed or a decision costs too much, 2 bad u
             type=_count(1, 1000),
             default=5,
             metavar="N",
-            help="measure N times; the best counts, of an engine the median (5)",
+            help="measure everything N times; the best counts (5)",
         )
         add("--policy", default="expected_ttft", help="whose decisions (expected_ttft)")
         add("--json", action="store_true", help="print JSON, not a table")
