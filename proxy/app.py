@@ -21,6 +21,7 @@ from warmroute.proxy.admin import make_admin
 from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
 from warmroute.proxy.config import Address, Config, backend_config
+from warmroute.proxy.counters import Counters
 from warmroute.proxy.deciding import Deciding
 from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.fleet import Fleet
@@ -83,6 +84,7 @@ class App:
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
         self.deciding = Deciding(self.router, self.port, self.ledger, config.policy)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
+        self.counters = Counters(self.fleet, self.ledger, self.view)
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -131,6 +133,7 @@ class App:
             backend.name,
             block_size=backend.block_size,
             capacity_tokens=backend.capacity_tokens,
+            seats=[one.name for one in backend.candidates],
         )
         self._know_models(backend)
         self.sources.learned(backend)
@@ -148,6 +151,7 @@ class App:
             with listening("admin", config.admin):
                 await self._start_admin(config.admin.host, config.admin.port)
         self.sources.start()
+        self.counters.start()
         await self.fleet.start()
         logger.info(
             "started",
@@ -238,6 +242,7 @@ class App:
             await self.port.drained(_FAREWELL_S)
         if self._admin is not None:
             await self._admin.close()
+        await self.counters.close()
         await self.sources.close()
         await self.fleet.close()
         if self.tracer is not None:

@@ -161,7 +161,7 @@ class Router:
         lookup.describe(query)
         choice = None
         if prompt.pin is not None or head.path.startswith(_RESPONSES_PATH):
-            choice = self._pinned(head, prompt, field)
+            choice = self._pinned(head, prompt, field, lookup)
         if choice is None:
             choice = self.choose(query, candidates)
         decision = Decision(
@@ -182,7 +182,9 @@ class Router:
         )
         return query, lookup, decision
 
-    def _pinned(self, head: RequestHead, prompt: Prompt, field: Field) -> Choice | None:
+    def _pinned(
+        self, head: RequestHead, prompt: Prompt, field: Field, lookup: Lookup
+    ) -> Choice | None:
         key = prompt.pin
         if head.path.startswith(_RESPONSES_PATH):
             key = head.path[len(_RESPONSES_PATH) :].partition("/")[0]
@@ -190,16 +192,17 @@ class Router:
             return None
         if key is None:
             return None
-        name = self._pins.get(key)
+        name, matched = self._pins.get(key), lookup.matched
+        found = -1
         for index, backend in enumerate(field.backends):
-            if backend.name == name:
-                return Choice(index, "pin")
-        return None
+            if backend.name == name and (found < 0 or matched[index] > matched[found]):
+                found = index
+        return None if found < 0 else Choice(found, "pin")
 
     def _field(self, model: str | None) -> Field:
         backends = self.fleet.routable(model)
         field = self._fields.get(model)
-        if field is None or field.backends is not backends:
+        if field is None or field.routable is not backends:
             if len(self._fields) > 1024:
                 self._fields.clear()
             field = Field(backends, list(self.fleet.backends.values()), self.view)

@@ -69,8 +69,8 @@ class BackendFacts(Protocol):
         ...
 
     @property
-    def candidate(self) -> LoadFacts:
-        """Its load."""
+    def load(self) -> LoadFacts:
+        """Its load, over all ranks."""
         ...
 
 
@@ -203,7 +203,7 @@ class AdminState:
         return [self._backend(backend) for backend in self.fleet.backends.values()]
 
     def _backend(self, backend: BackendFacts) -> dict[str, Any]:
-        load = backend.candidate
+        load = backend.load
         return {
             "name": backend.name,
             "url": _without_credentials(backend.url),

@@ -30,11 +30,13 @@ class Roster:
         routable: Positions in *names* of the policy's candidates, in their order.
         block_sizes: Tokens a block of each one's engine, same order as *names*;
             None where unknown, which is taken as 16.
+        ranks: Data-parallel rank of each candidate, where its backend has several;
+            such a backend is several candidates.
     """
 
     __slots__ = (
         *("_costs", "block_sizes", "candidates", "names", "pack_costs"),
-        *("record_bytes", "routable", "states", "views"),
+        *("ranks", "record_bytes", "routable", "states", "views"),
     )
 
     def __init__(
@@ -44,6 +46,7 @@ class Roster:
         views: Sequence[str],
         routable: Sequence[int],
         block_sizes: Sequence[int | None] = (),
+        ranks: Sequence[int | None] = (),
     ) -> None:
         self.names = tuple(names)
         self.states = tuple(states)
@@ -52,6 +55,7 @@ class Roster:
         self.candidates = tuple(self.names[at] for at in self.routable)
         sizes = block_sizes or [None] * len(self.names)
         self.block_sizes = tuple(sizes[at] or _BLOCK_SIZE for at in self.routable)
+        self.ranks = tuple(ranks) or (None,) * len(self.routable)
         self._costs = Struct(f"{4 * len(self.routable)}d")
         self.pack_costs = self._costs.pack
         self.record_bytes = _RECORD_BYTES + _CANDIDATE_BYTES * len(self.routable)
@@ -156,6 +160,11 @@ class Decision:
         return max(self.matched)
 
     @property
+    def rank(self) -> int | None:
+        """Return the chosen data-parallel rank, where the backend has several."""
+        return self.roster.ranks[self.index]
+
+    @property
     def tokens(self) -> TokenClasses | None:
         """Return the classes of the prompt's tokens, once an engine answered."""
         return None if self.classes is None else TokenClasses(*self.classes)
@@ -207,6 +216,7 @@ class Decision:
             "chosen": self.chosen,
             "reason": self.reason,
             "candidates": self._candidates(),
+            **({} if self.rank is None else {"rank": self.rank}),
         }
 
     def record(self) -> dict[str, Any]:
@@ -229,7 +239,7 @@ class Decision:
         return {**record, "attempts": self.attempts, "outcome": self._end()}
 
     def _candidates(self) -> list[dict[str, Any]]:
-        positions = {at: index for index, at in enumerate(self.roster.routable)}
+        positions = self._shown()
         packed, costs = self._costs, None
         if packed is not None:
             costs = list(self.roster.unpack_costs(packed))
@@ -243,6 +253,20 @@ class Decision:
             }
             for at, name in enumerate(self.roster.names)
         ]
+
+    def _shown(self) -> dict[int, int]:
+        """Return which candidate stands for each backend: the rank with the most.
+
+        For the chosen one it is the rank that was chosen.
+        """
+        shown: dict[int, int] = {}
+        routable, matched = self.roster.routable, self.matched
+        for index, at in enumerate(routable):
+            best = shown.setdefault(at, index)
+            if matched[index] > matched[best]:
+                shown[at] = index
+        shown[routable[self.index]] = self.index
+        return shown
 
     def _tiers(self, index: int | None) -> dict[str, int]:
         if index is None:

@@ -9,16 +9,17 @@ Place = tuple[float, int, Held]
 
 
 class Line:
-    """Keep the held requests of one backend sorted, and its backlog told.
+    """Keep the held requests of one candidate sorted, and its backlog told.
 
     What is held counts as queued at the backend, so that a policy sees it. The keys
     are static, so a place is found once. O(log n) comparisons to enter and to leave.
     """
 
-    __slots__ = ("_places", "candidate", "tokens")
+    __slots__ = ("_places", "backend", "candidate", "tokens")
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, backend: str) -> None:
         self.candidate = candidate
+        self.backend = backend
         self.tokens = 0
         self._places: list[Place] = []
 

@@ -110,7 +110,7 @@ class HoldQueue:
             self.outcomes["full"] += 1
             raise self._refusal("queue_full", plan.candidate, "the queue is full")
         held.since = now
-        self._enter(held, plan.candidate)
+        self._enter(held, plan)
         self._wind()
         return held
 
@@ -182,10 +182,11 @@ class HoldQueue:
         enough = self._config.busy_s * candidate.rate
         return outstanding_tokens(candidate, now) <= enough
 
-    def _enter(self, held: Held, candidate: Candidate) -> None:
-        line = self._lines.get(candidate)
+    def _enter(self, held: Held, plan: Plan) -> None:
+        line = self._lines.get(plan.candidate)
         if line is None:
-            line = self._lines[candidate] = Line(candidate)
+            line = Line(plan.candidate, plan.backend.name)
+            self._lines[plan.candidate] = line
         if not held.number:
             self._number += 1
             held.number = self._number
@@ -216,10 +217,10 @@ class HoldQueue:
 
     def _is_out(self, line: Line) -> bool:
         """Tell whether a backend is gone, restarted, or takes no new requests."""
-        backend = self._router.fleet.backends.get(line.candidate.name)
+        backend = self._router.fleet.backends.get(line.backend)
         return (
             backend is None
-            or backend.candidate is not line.candidate
+            or line.candidate not in backend.candidates
             or backend.state in ("down", "draining")
         )
 
@@ -228,7 +229,7 @@ class HoldQueue:
         plan = self._router.plan(held.head, held.prompt, now)
         self._rank(held, plan)
         if not (self._is_open or self._can_go(held, plan.candidate, now)):
-            self._enter(held, plan.candidate)
+            self._enter(held, plan)
             return
         del self._held[held]
         waited_s = now - held.since

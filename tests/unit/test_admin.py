@@ -42,7 +42,7 @@ class FakeBackend:
     state: str = "up"
     incarnation: int = 3
     block_size: int | None = 16
-    candidate: FakeLoad = field(default_factory=FakeLoad)
+    load: FakeLoad = field(default_factory=FakeLoad)
 
 
 class FakeFleet:

@@ -67,7 +67,7 @@ def heard() -> EventExposition:
     stream: Any = SimpleNamespace(
         track=track, sequencer=sequencer, num_replays=5, lag_s=0.5, status="live"
     )
-    return EventExposition(lambda: {"a": stream})
+    return EventExposition(lambda: {"a": [stream]})
 
 
 def test_kv_events_are_counted() -> None:

@@ -29,7 +29,7 @@ class TestAgainstNaiveModel:
         self, steps: list[tuple[str, float, int]]
     ) -> None:
         candidate = Candidate("a", queued_tokens=7)
-        line, model = Line(candidate), []
+        line, model = Line(candidate, "a"), []
         for number, (step, key, tokens) in enumerate(steps):
             if step == "enter":
                 one = request(number, key, tokens)
