@@ -8,7 +8,7 @@ from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
-from warmroute.proxy.view.lookup import Ticket
+from warmroute.proxy.view.ticket import Ticket
 from warmroute.proxy.view.track import Track
 from warmroute.proxy.view.trust import Trust
 
