@@ -1,11 +1,14 @@
 """Print how often what warmroute promised is what embedded engines report.
 
-    python tests/bench/truth.py [--requests 2000] [--users 4] [--num-blocks 96]
+    python tests/bench/truth.py [--requests 2000] [--users 4] [--num-blocks 96] [--wait]
 
 Three embedded engines with the tiny model and caches far too small for the chats: each
 request is one turn of a chat of random tokens that grows with its answers, sent through
 a real ``warmroute serve``, and then looked up in its decision record. A prediction that
 differs is printed with the reason that the record gives, and with what was in flight.
+An answer and the events of its last step travel on two connections. With ``--wait``
+each request waits until all events have come, so that only evictions between decision
+and admission are left.
 """
 
 import argparse
@@ -15,7 +18,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -69,8 +72,8 @@ class Tally:
 
 
 @asynccontextmanager
-async def running(num_blocks: int) -> AsyncIterator[tuple[str, str]]:
-    """Run engines and warmroute; yields the URLs of its two ports."""
+async def running(num_blocks: int) -> AsyncIterator[list[str]]:
+    """Run them; yields the URLs of warmroute's two ports and of the engines."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         entries = []
@@ -88,7 +91,7 @@ async def running(num_blocks: int) -> AsyncIterator[tuple[str, str]]:
         stack.push_async_callback(front.stop)
         await front.start((*COMMAND, "serve", "-c", str(path)))
         await front.ready(lambda: is_live(f"http://{admin}"))
-        yield f"http://{listen}", f"http://{admin}"
+        yield [f"http://{listen}", f"http://{admin}", *(one["url"] for one in entries)]
 
 
 def engine_command(port: int, num_blocks: int) -> tuple[str, ...]:
@@ -116,12 +119,18 @@ class User:
     """Take turns in a few chats, one after the other."""
 
     def __init__(
-        self, number: int, num_chats: int, urls: tuple[str, str], tally: Tally
+        self,
+        number: int,
+        num_chats: int,
+        urls: Sequence[str],
+        tally: Tally,
+        waits: bool,
     ) -> None:
         self.number = number
         self.random = random.Random(number)
         self.chats = [self.begin() for _ in range(num_chats)]
-        self.url, self.admin = urls
+        self.url, self.admin, *self.engines = urls
+        self.waits = waits
         self.tally = tally
 
     def begin(self) -> list[int]:
@@ -136,12 +145,25 @@ class User:
                 self.chats[at] = self.begin()
             chat = self.chats[at]
             name = f"u{self.number}-{turn}"
+            if self.waits:
+                await self.until_heard(http)
             busy.add(self.number)
             await self.ask(name, chat, http)
             busy.discard(self.number)
             record = await self.record(name, http)
             self.tally.take(record, len(busy))
             chat += self.random.choices(range(200), k=self.random.randrange(5, 40))
+
+    async def until_heard(self, http: aiohttp.ClientSession) -> None:
+        """Wait until the view has all that the engines have announced."""
+        for at, url in enumerate(self.engines):
+            async with http.get(f"{url}/warmroute/kv/snapshot") as answer:
+                seq = (await answer.json())["seq"]
+            while True:
+                async with http.get(f"{self.admin}/api/state") as answer:
+                    view = (await answer.json())["backends"][at]["view"]
+                if seq is None or (view["seq"] is not None and view["seq"] >= seq):
+                    break
 
     async def ask(
         self, name: str, chat: list[int], http: aiohttp.ClientSession
@@ -162,12 +184,14 @@ class User:
                 return record
 
 
-async def measure(num_requests: int, num_users: int, num_blocks: int) -> None:
+async def measure(
+    num_requests: int, num_users: int, num_blocks: int, waits: bool
+) -> None:
     """Run one load, and print what came of the predictions."""
     tally, busy = Tally(), set[int]()
     async with running(num_blocks) as urls, aiohttp.ClientSession() as http:
         chats = CHATS // num_users
-        users = [User(number, chats, urls, tally) for number in range(num_users)]
+        users = [User(number, chats, urls, tally, waits) for number in range(num_users)]
         share = num_requests // num_users
         await asyncio.gather(*(user.run(share, http, busy) for user in users))
     tally.report(num_users)
@@ -178,9 +202,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2_000)
     parser.add_argument("--users", type=int, action="append")
     parser.add_argument("--num-blocks", type=int, default=96)
+    parser.add_argument("--wait", action="store_true", help="for all events first")
     chosen = parser.parse_args()
     for num_users in chosen.users or (1, 4):
-        asyncio.run(measure(chosen.requests, num_users, chosen.num_blocks))
+        asyncio.run(measure(chosen.requests, num_users, chosen.num_blocks, chosen.wait))
 
 
 if __name__ == "__main__":
