@@ -56,6 +56,48 @@ class Field:
         )
 
 
+class Plan:
+    """Where a request would go, with nothing reserved.
+
+    Holds for the step in which it was made: afterwards the load is another one.
+    """
+
+    __slots__ = ("decision", "field", "lookup", "prompt", "query")
+
+    def __init__(
+        self,
+        field: Field,
+        prompt: Prompt,
+        query: Query,
+        lookup: Lookup,
+        decision: Decision,
+    ) -> None:
+        self.field = field
+        self.prompt = prompt
+        self.query = query
+        self.lookup = lookup
+        self.decision = decision
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.decision!r}>"
+
+    @property
+    def candidate(self) -> Candidate:
+        """Return the candidate that was chosen."""
+        return self.field.candidates[self.decision.index]
+
+    @property
+    def backend(self) -> Backend:
+        """Return the backend of that candidate."""
+        return self.field.backends[self.decision.index]
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Return what it would have to compute."""
+        matched = self.lookup.matched[self.decision.index]
+        return max(0, self.prompt.num_tokens - matched)
+
+
 class Routing:
     """One request's place on a backend: its record, its load, its view entry."""
 

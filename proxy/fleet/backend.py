@@ -156,8 +156,8 @@ class Backend:
         replaces the scale of 1 altogether. Rates add up over ranks.
         """
         rates = [one.rate for one in self.candidates if one.busy]
-        itl_s = self.candidate.itl_s if self.candidate.speed.scale != 1.0 else None
-        return sum(rates) if rates else None, itl_s
+        learned = self.candidate.speed.line.scale != 1.0
+        return sum(rates) or None, self.candidate.itl_s if learned else None
 
     def serves(self, model: str | None) -> bool:
         """Tell whether it may take the model: yes while its models are unknown."""
@@ -222,7 +222,7 @@ class Backend:
         queued_tokens = self._queued_tokens(now) // len(self.candidates)
         for candidate in self.candidates:
             candidate.kv_usage = now.kv_usage
-            candidate.queued_tokens = queued_tokens
+            candidate.queued_tokens = queued_tokens + candidate.held_tokens
         return (before.block_size, before.capacity_tokens) != (
             self.block_size,
             self.capacity_tokens,

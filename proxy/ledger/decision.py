@@ -93,8 +93,8 @@ class Decision:
         *("chosen", "classes", "difference", "duration_s", "error", "flow", "grade"),
         "index",
         *("matched", "model", "output_tokens", "path", "policy"),
-        *("predicted_tokens", "prompt_tokens", "reason", "request_id", "roster"),
-        *("size_bytes", "status", "time", "ttft_s"),
+        *("predicted_tokens", "prompt_tokens", "queued_s", "reason", "request_id"),
+        *("roster", "shadow", "size_bytes", "status", "time", "ttft_s"),
     )
 
     def __init__(
@@ -143,6 +143,8 @@ class Decision:
         self._bytes_per_token = bytes_per_token
         self.size_bytes = size
         self.attempts = 1
+        self.queued_s: float | None = None
+        self.shadow: tuple[str, int, Cost | None] | None = None
         self.flow: Flow | None = None
         self.status: int | None = None
         self.error: str | None = None
@@ -218,8 +220,23 @@ class Decision:
         }
 
     def record(self) -> dict[str, Any]:
-        """Return the decision as JSON; ``outcome`` is null until settled."""
-        return {**self.explained(), "attempts": self.attempts, "outcome": self._end()}
+        """Return the decision as JSON; ``outcome`` is null until settled.
+
+        ``queued_s`` is only there when the router had held the request, ``shadow``
+        when a second policy was asked.
+        """
+        record = self.explained()
+        if self.queued_s is not None:
+            record["queued_s"] = self.queued_s
+        if self.shadow is not None:
+            policy, index, cost = self.shadow
+            record["shadow"] = {
+                "policy": policy,
+                "chosen": self.roster.candidates[index],
+                "cost": dict(zip(_COST_KEYS, cost or (None,) * 4, strict=True)),
+                "matched_tokens": self.matched[index],
+            }
+        return {**record, "attempts": self.attempts, "outcome": self._end()}
 
     def _candidates(self) -> list[dict[str, Any]]:
         positions = self._shown()

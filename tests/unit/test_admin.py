@@ -203,6 +203,8 @@ class TestState:
                 "unpredicted": 96,
             },
             "paid_twice_ratio": 0.32,
+            "queue": None,
+            "shadow": None,
         }
 
     async def test_ready_follows_the_application(
