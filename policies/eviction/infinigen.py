@@ -9,11 +9,8 @@ heads want, and never more than a cap. Nothing is lost: a token passed over now 
 be fetched at the next step.
 
 Deviation: under grouped-query attention the query heads of a group share keys, so
-a KV head fetches what any of its query heads wants. Where the cap leaves tokens out,
-heads compete, and distances to the largest score do not compare: a head that looks
-everywhere at once holds all tokens near its largest, and would take every place from
-one that looks for a single token. So tokens are ranked by the attention that they
-would get, the largest of the group. For one head alone both orders are the same.
+a KV head fetches what any of its query heads wants: a token's margin is that of the
+head that comes nearest to its own largest score.
 """
 
 import math
@@ -48,7 +45,7 @@ class InfiniGen:
         self._alpha = np.float32(alpha)
 
     def choose(self, scores: Floats, cap: int) -> Indices:
-        """Return the tokens to fetch, those with the largest share of attention.
+        """Return the tokens to fetch, those of the largest margin.
 
         Mutates nothing; O(heads * tokens).
 
@@ -59,12 +56,10 @@ class InfiniGen:
         Returns:
             ``[kv_heads, n]`` with 1 <= n <= *cap*: indices of tokens, unordered.
         """
-        margins = scores - scores.max(axis=2, keepdims=True)
-        wanted = (margins >= -self._alpha).any(axis=1)
-        kv_heads, length = wanted.shape
-        count = min(max(1, int(np.count_nonzero(wanted) / kv_heads)), cap, length)
+        margins = (scores - scores.max(axis=2, keepdims=True)).max(axis=1)
+        length = margins.shape[1]
+        wanted = np.count_nonzero(margins >= -self._alpha, axis=1).mean()
+        count = min(max(1, int(wanted)), cap, length)
         if count == length:
-            return np.broadcast_to(np.arange(length), wanted.shape)
-        margins -= np.log(np.exp(margins).sum(axis=2, keepdims=True))
-        rank = margins.max(axis=1)
-        return np.argpartition(rank, length - count, axis=1)[:, length - count :]
+            return np.broadcast_to(np.arange(length), margins.shape)
+        return np.argpartition(margins, length - count, axis=1)[:, length - count :]
