@@ -26,6 +26,7 @@ from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
+from warmroute.proxy.onlookers import Onlookers
 from warmroute.proxy.port import DataPort
 from warmroute.proxy.process import (
     find_loop,
@@ -37,6 +38,7 @@ from warmroute.proxy.process import (
     tune_collector,
 )
 from warmroute.proxy.prompt import PromptReader
+from warmroute.proxy.records.exposition import RecordsExposition
 from warmroute.proxy.reload import Commit, Loader, Reloader, reconcile
 from warmroute.proxy.router import Router
 from warmroute.proxy.sources import Sources
@@ -80,6 +82,7 @@ class App:
         self.tracer = tracer_of(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
+        self.onlookers = Onlookers(self.router)
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -139,6 +142,7 @@ class App:
         config = self.config
         listen = config.listen
         self._tls = server_tls(config.tls) if config.tls is not None else None
+        await self.onlookers.configure(config)
         with listening("listen", listen):
             self.listening = await self.port.start(listen.host, listen.port, self._tls)
         if config.admin is not None:
@@ -183,6 +187,7 @@ class App:
                     lambda: self.sources.exact,
                 ),
                 EventExposition(self.sources.streams),
+                RecordsExposition(lambda: self.onlookers.recorder),
             ),
             index=self._index_facts,
             policy=lambda: self.router.policy.name,
@@ -234,6 +239,7 @@ class App:
             await self._admin.close()
         await self.sources.close()
         await self.fleet.close()
+        await self.onlookers.close(is_hurried=is_hurried)
         if self.tracer is not None:
             await self.tracer.close(0.1 if is_hurried else _FLUSH_S)
         logger.info("stopped")
@@ -261,6 +267,7 @@ class App:
             await reconcile(self.fleet, config.backends)
             self.sources.configure(models)
             await self._trace_by(tracer)
+            await self.onlookers.configure(config)
 
         return commit
 

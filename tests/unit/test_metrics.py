@@ -12,6 +12,7 @@ from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.metrics import Exposition, build_registry
+from warmroute.proxy.records.exposition import RecordsExposition
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -177,7 +178,9 @@ def test_every_metric_is_documented_with_its_type_and_labels() -> None:
         for name, kind, labels in row.findall(DOCS.read_text())
     }
     exposed = {}
+    records = RecordsExposition(lambda: None)
     families = [*exposition(busy_ledger()).collect(), *heard().collect()]
+    families += records.collect()
     for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = getattr(family, "_labelnames", ())
