@@ -82,7 +82,7 @@ class App:
         self.tracer = tracer_of(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
-        self.onlookers = Onlookers(self.router)
+        self.onlookers = Onlookers(self.router, self.port)
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -195,6 +195,7 @@ class App:
             add_backend=self._add_backend,
             reload=self.reloader.reload,
             learned=self._learned,
+            cache_killers=self.onlookers.killers.report,
             host=host,
             token=token.get_secret_value() if token is not None else None,
         )

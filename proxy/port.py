@@ -20,6 +20,7 @@ from warmroute.proxy.http.outbox import Outbox
 from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
+from warmroute.proxy.killers.watch import KillerWatch
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.process import listen
@@ -55,6 +56,7 @@ class DataPort:
         self.router = router
         self.ledger = ledger
         self.tracer = tracer
+        self.killers: KillerWatch | None = None
         self.clock = clock
         self.outbox = Outbox()
         self.is_draining = False
@@ -201,6 +203,12 @@ class DataPort:
                 prompt = self.router.prompts.read(
                     head.path, head.content_type, head.content_encoding, body
                 )
+                killers = self.killers
+                if killers is not None:
+                    if killers.has_room:
+                        killers.offer(prompt)
+                    else:
+                        killers.num_passed += 1
                 exact = self.router.exact
                 if exact is not None and (pending := exact.begin(prompt, body)):
                     return PromptWait(
