@@ -71,8 +71,8 @@ class BackendFacts(Protocol):
         ...
 
     @property
-    def candidate(self) -> LoadFacts:
-        """Its load."""
+    def load(self) -> LoadFacts:
+        """Its load, over all ranks."""
         ...
 
 
@@ -181,6 +181,8 @@ class AdminState:
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
     cache_killers: Callable[[int], list[dict[str, Any]]] = no_cache_killers
+    queue: Callable[[], dict[str, Any] | None] = lambda: None
+    shadow: Callable[[], dict[str, Any] | None] = lambda: None
     host: str = "127.0.0.1"
     token: str | None = None
     clock: Callable[[], float] = time.monotonic
@@ -202,6 +204,8 @@ class AdminState:
             },
             "paid_twice_ratio": totals.paid_twice_ratio,
             "cache_killers": self.cache_killers(self._least_block_size()),
+            "queue": self.queue(),
+            "shadow": self.shadow(),
         }
 
     def _least_block_size(self) -> int:
@@ -213,7 +217,7 @@ class AdminState:
         return [self._backend(backend) for backend in self.fleet.backends.values()]
 
     def _backend(self, backend: BackendFacts) -> dict[str, Any]:
-        load = backend.candidate
+        load = backend.load
         return {
             "name": backend.name,
             "url": _without_credentials(backend.url),

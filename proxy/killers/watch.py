@@ -35,8 +35,8 @@ class KillerWatch:
         clock: Monotonic seconds.
 
     Attributes:
-        has_room: Whether `offer` takes another one.
-        num_passed: Requests that were not offered since the last one that was.
+        has_room: Whether `see` takes another one.
+        num_passed: Requests that were not taken since the last one that was.
     """
 
     __slots__ = ("_clock", "_detector", "_queue", "_timer", "has_room", "num_passed")
@@ -52,8 +52,14 @@ class KillerWatch:
     def __repr__(self) -> str:
         return f"<KillerWatch queued={len(self._queue)} {self._detector!r}>"
 
-    def offer(self, prompt: Prompt) -> None:
-        """Queue the text of *prompt*, if it has one; needs a running loop."""
+    def see(self, prompt: Prompt) -> None:
+        """Queue the text of *prompt*, if it has one; needs a running loop.
+
+        Nearly free while there is no room.
+        """
+        if not self.has_room:
+            self.num_passed += 1
+            return
         pieces = prompt.pieces
         if not pieces or prompt.kind not in _KINDS:
             return

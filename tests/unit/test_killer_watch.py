@@ -20,7 +20,7 @@ async def test_prompts_are_taken_while_there_is_room() -> None:
     watch = KillerWatch()
     for number in range(MAX_QUEUED):
         assert watch.has_room
-        watch.offer(prompt(number))
+        watch.see(prompt(number))
     assert not watch.has_room
     watch.look()
     assert watch.has_room
@@ -30,10 +30,10 @@ async def test_prompts_are_taken_while_there_is_room() -> None:
 async def test_what_has_no_shared_text_is_passed_over() -> None:
     """Short prompts, token ids, embeddings, and no prompt at all."""
     watch = KillerWatch()
-    watch.offer(prompt(size=100))
-    watch.offer(prompt(kind="embeddings"))
-    watch.offer(Prompt("chat", pieces=(Piece(9, 7, None, None),)))
-    watch.offer(Prompt())
+    watch.see(prompt(size=100))
+    watch.see(prompt(kind="embeddings"))
+    watch.see(Prompt("chat", pieces=(Piece(9, 7, None, None),)))
+    watch.see(Prompt())
     assert "queued=0" in repr(watch)
     watch.close()
 
@@ -53,10 +53,10 @@ async def test_each_is_looked_at_in_its_turn(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(KillerDetector, "observe", observe)
     watch = KillerWatch(lambda: 5.0)
-    watch.offer(prompt(1))
+    watch.see(prompt(1))
     watch.num_passed = 41
-    watch.offer(prompt(2))
-    watch.offer(prompt(3))
+    watch.see(prompt(2))
+    watch.see(prompt(3))
     await asyncio.wait_for(done.wait(), 10)
     assert looked == [(5.0, 1), (5.0, 42), (5.0, 1)]
     watch.close()
@@ -72,8 +72,8 @@ async def test_a_fault_ends_the_watch_and_nothing_else(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(KillerDetector, "observe", fail)
-    watch.offer(prompt())
-    watch.offer(prompt())
+    watch.see(prompt())
+    watch.see(prompt())
     watch._work()
     assert not watch.has_room
     assert caplog.messages == ["cache_killer_watch_failed"]
@@ -83,7 +83,7 @@ async def test_a_fault_ends_the_watch_and_nothing_else(
 async def test_the_report_is_what_the_admin_port_shows() -> None:
     watch = KillerWatch(lambda: 100.0)
     for number in range(30):
-        watch.offer(prompt(number))
+        watch.see(prompt(number))
         watch.look()
     (shown,) = watch.report(16)
     assert list(shown) == [

@@ -81,10 +81,9 @@ class Play:
             *(draw.randrange(num), "prefix", costs, None, 4.1),
         )
         self.ledger.open(decision, 2e-5)
-        if self.watch.has_room:
-            text = f"Request {at}. ".encode() + draw.randbytes(8).hex().encode() * 250
-            pieces = (Piece(1000, 7, None, text),)
-            self.watch.offer(Prompt("chat", made_up, "estimated", pieces))
+        text = f"Request {at}. ".encode() + draw.randbytes(8).hex().encode() * 250
+        pieces = (Piece(1000, 7, None, text),)
+        self.watch.see(Prompt("chat", made_up, "estimated", pieces))
         status = 200 if at % 50 else 500 + at % 4
         self.ledger.settle(
             *(decision, status, draw.random() * 9, 1024, 4300, 1024, 90),
