@@ -21,6 +21,9 @@ PAGES = {
     "doctor": "doctor.md",
     "engine": "embedded-engine.md",
     "replay": "replay.md",
+    "stats": "why.md",
+    "top": "why.md",
+    "why": "why.md",
 }
 
 
