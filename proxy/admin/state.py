@@ -1,13 +1,15 @@
 """What the admin server reads and drives, and the JSON it makes of it."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
+from warmroute.policies.kv.trunks import Survey
+from warmroute.proxy.dashboard.advice import advise
 from warmroute.proxy.ledger import Ledger
 
 KV_VERBS = (
@@ -32,6 +34,11 @@ class LoadFacts(Protocol):
     @property
     def decodes(self) -> int:
         """Streams that have their first token."""
+        ...
+
+    @property
+    def kv_usage(self) -> float | None:
+        """Share of the KV cache in use, as the engine reports it."""
         ...
 
 
@@ -69,6 +76,11 @@ class BackendFacts(Protocol):
         ...
 
     @property
+    def capacity_tokens(self) -> int | None:
+        """Tokens that its KV cache holds, when known."""
+        ...
+
+    @property
     def candidate(self) -> LoadFacts:
         """Its load."""
         ...
@@ -100,6 +112,10 @@ class ViewPort(Protocol):
 
     def tree(self, name: str, depth: int) -> Any:
         """Return *name*'s prefixes as nested runs, *depth* levels deep."""
+        ...
+
+    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
+        """Begin to look for the most used prefixes of all backends."""
         ...
 
 
@@ -180,7 +196,7 @@ class AdminState:
     def overview(self) -> dict[str, Any]:
         """Return the JSON of ``/api/state``."""
         totals = self.ledger.totals
-        return {
+        state = {
             "version": self.version,
             "policy": self.policy(),
             "uptime_s": self.clock() - self.started,
@@ -193,6 +209,11 @@ class AdminState:
             },
             "paid_twice_ratio": totals.paid_twice_ratio,
         }
+        return {**state, "warnings": advise(state)}
+
+    def survey(self, max_nodes: int) -> Survey:
+        """Begin a survey of the prefixes of all backends."""
+        return self.view.survey(list(self.fleet.backends), max_nodes, self.clock())
 
     def backends(self) -> list[dict[str, Any]]:
         """Return the JSON of every configured backend."""
@@ -206,6 +227,8 @@ class AdminState:
             "engine": backend.engine,
             "state": backend.state,
             "block_size": backend.block_size,
+            "capacity_tokens": backend.capacity_tokens,
+            "kv_usage": load.kv_usage,
             "view": self._view(backend),
             "load": {
                 "requests": load.requests,

@@ -1,6 +1,6 @@
 """The backends as the view knows them: who has what, and how that is known."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, nextafter
 from typing import Final
 
@@ -8,6 +8,7 @@ from warmroute.policies.kv.capacity import Capacity
 from warmroute.policies.kv.holders import TIERS
 from warmroute.policies.kv.outline import Node, outline
 from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.trunks import Survey, survey
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.mirror import Mirror, WasRemoved
 from warmroute.proxy.view.trust import Trust
@@ -167,6 +168,14 @@ class Mirrors:
         Ages count from *now*, or from the last use of anything.
         """
         return outline(self._index, name, depth, self._stamp if now is None else now)
+
+    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
+        """Begin to look for the most used prefixes of the backends *names*.
+
+        Ages count from *now*. See `warmroute.policies.kv.trunks`.
+        """
+        known = [name for name in names if name in self._mirrors]
+        return survey(self._index, known, max_nodes, now)
 
     def _change_source(self, mirror: Mirror, source: str) -> None:
         mirror.source = source

@@ -32,6 +32,7 @@ class FakeLoad:
     requests: int = 2
     prefill_tokens: int = 300
     decodes: int = 1
+    kv_usage: float | None = 0.25
 
 
 @dataclass
@@ -42,6 +43,7 @@ class FakeBackend:
     state: str = "up"
     incarnation: int = 3
     block_size: int | None = 16
+    capacity_tokens: int | None = 4096
     candidate: FakeLoad = field(default_factory=FakeLoad)
 
 
@@ -176,6 +178,8 @@ class TestState:
             "engine": "vllm",
             "state": "up",
             "block_size": 16,
+            "capacity_tokens": 4096,
+            "kv_usage": 0.25,
             "view": {
                 "source": "mirror",
                 "blocks": 7,
@@ -203,6 +207,7 @@ class TestState:
                 "unpredicted": 96,
             },
             "paid_twice_ratio": 0.32,
+            "warnings": [],
         }
 
     async def test_ready_follows_the_application(
