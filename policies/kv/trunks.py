@@ -22,8 +22,7 @@ MAX_BRANCHES: Final = 64
 MAX_PARTS: Final = 16
 
 _HALF_LIFE_S: Final = 600.0
-_CHILDREN_A_STEP: Final = 1024
-_MEMBERS_A_STEP: Final = 2048
+_WORK_A_STEP: Final = 512
 
 
 def survey(
@@ -50,7 +49,7 @@ def survey(
     describer = Describer(index, names, now)
     root = describer.node(index.root)
     heap: list[tuple[float, int, Run, Run, Node]] = []
-    serial, num_shown, num_members = count(), 0, 0
+    serial, num_shown, work = count(), 0, 0
     yield from _offer(heap, serial, index.root, root, now)
     while heap and num_shown < min(max_nodes, MAX_NODES):
         _, _, run, parent, above = heappop(heap)
@@ -59,12 +58,12 @@ def survey(
         node = describer.node(run)
         _adopt(above, node)
         num_shown += 1
-        num_members += 1 + len(run.used)
+        work += 1 + len(run.used) + len(run.children or ())
         while (behind := _continuation(run)) is not None:
             describer.lengthen(node, run := behind)
-            num_members += 1
-        if num_members > _MEMBERS_A_STEP:
-            num_members = 0
+            work += 1 + len(run.children or ())
+        if work > _WORK_A_STEP:
+            work = 0
             yield
         if run.children:
             yield from _offer(heap, serial, run, node, now)
@@ -106,10 +105,10 @@ def _offer(
     children = list((run.children or {}).values())
     node["omitted"] = len(children)
     best: list[Run] = []
-    for at in range(0, len(children), _CHILDREN_A_STEP):
+    for at in range(0, len(children), _WORK_A_STEP):
         if at:
             yield
-        some = children[at : at + _CHILDREN_A_STEP]
+        some = children[at : at + _WORK_A_STEP]
         best = nlargest(MAX_BRANCHES, [*best, *some], key=weight)
     for child in best:
         heappush(heap, (-weight(child), next(serial), child, run, node))

@@ -89,7 +89,7 @@ def _sums(state: Facts) -> Iterator[dict[str, Any]]:
         yield _warning(
             "unpredicted",
             f"{share:.0%} of the prompt tokens were promised by a view and computed "
-            "all the same: some view is wrong; `warmroute doctor` examines each backend",
+            "all the same: some view is wrong; `warmroute doctor` examines them",
         )
     if state["paid_twice_ratio"] > _PAID_TWICE_SHARE:
         reason = max(("evicted", "elsewhere", "unpredicted"), key=tokens.__getitem__)

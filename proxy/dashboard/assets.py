@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple
@@ -41,6 +42,7 @@ class Asset(NamedTuple):
     etag: str
 
 
+@cache
 def read_assets() -> Mapping[str, Asset]:
     """Return every file by its path below ``static/``."""
     return dict(_read(files("warmroute.proxy.dashboard") / "static", ""))

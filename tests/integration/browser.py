@@ -71,9 +71,10 @@ class Browser:
         """Wait until a JavaScript expression is true; returns its value."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not (value := await self.run(f"return {expression}", *args)):
+                while True:
+                    if value := await self.run(f"return {expression}", *args):
+                        return value
                     await asyncio.sleep(0.05)
-                return value
         except TimeoutError:
             page = await self.run("return document.body.innerText")
             pytest.fail(f"never true: {expression}\n{page}\n{await self.console()}")
@@ -114,10 +115,10 @@ class Browser:
         ]
         await self.protocol("Emulation.setEmulatedMedia", features=named)
 
-    async def shoot(self, path: Path) -> None:
-        """Save a picture of what is seen."""
+    async def shoot(self) -> bytes:
+        """Return a picture of what is seen, as PNG."""
         taken = await self.protocol("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(taken["data"]))
+        return base64.b64decode(taken["data"])
 
 
 @asynccontextmanager

@@ -40,13 +40,13 @@ export function costBar(cost, most) {
   );
 }
 
-export function meter(share, label) {
+export function meter(share, label, text = null) {
   const known = share !== null && share !== undefined;
   const width = known ? Math.min(100, 100 * share) : 0;
   return el(
     "span",
     { class: "meter", title: label },
     el("span", { class: "track" }, el("i", { style: { width: `${width}%` } })),
-    el("b", {}, known ? percent(share, 0) : "–"),
+    el("b", {}, text ?? (known ? percent(share, 0) : "–")),
   );
 }

@@ -51,7 +51,7 @@ function build(box) {
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },
-      axes: [{ ...axis, space: 90, values: (_, ticks) => ticks.map((unix) => time(new Date(1000 * unix))) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(short) }],
+      axes: [{ ...axis, size: 30, space: 90, values: (_, ticks) => ticks.map((unix) => time(new Date(1000 * unix))) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(short) }],
       series: [{}, ...series],
       hooks: { setCursor: [(one) => showLegend(one.cursor.idx)] },
     },

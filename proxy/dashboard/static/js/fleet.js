@@ -2,7 +2,7 @@
 
 import { meter } from "./bars.js";
 import { byId, el, rove, setAttribute, setText } from "./dom.js";
-import { count, plural, seconds, short } from "./format.js";
+import { count, percent, plural, seconds, short } from "./format.js";
 
 const cached = (one) => one.view.blocks * (one.block_size ?? 16);
 const used = (one) => (one.capacity_tokens ? cached(one) / one.capacity_tokens : null);
@@ -16,7 +16,7 @@ const COLUMNS = [
   ["Learned prefill", (one) => one.learned.prefill_tokens_per_s ?? -1, (one) => (one.learned.prefill_tokens_per_s === null ? "–" : `${short(one.learned.prefill_tokens_per_s)} tok/s`)],
   ["Inter-token", (one) => one.learned.itl_s ?? -1, (one) => seconds(one.learned.itl_s)],
   ["View", (one) => one.view.source, null],
-  ["Known cached", cached, (one) => `${short(cached(one))} tok`],
+  ["Known cached", cached, null],
   ["KV in use", (one) => one.kv_usage ?? -1, null],
 ];
 
@@ -98,12 +98,15 @@ function update(row, one) {
   setAttribute(row.children[7].firstChild, "title", SOURCES[one.view.source] ?? "");
   setText(row.children[7].lastChild, lag(one.view));
   const share = used(one);
-  setAttribute(row.children[8], "title", share === null ? "of an unknown capacity" : `${(100 * share).toFixed(0)} % of the ${count(one.capacity_tokens)} tokens that fit`);
-  const usage = `${one.kv_usage}`;
-  if (row.children[9].dataset.usage !== usage) {
-    row.children[9].dataset.usage = usage;
-    row.children[9].replaceChildren(meter(one.kv_usage, "held by running requests, as the engine reports"));
-  }
+  const fits = share === null ? "of an unknown capacity" : `${percent(share, 0)} of the ${count(one.capacity_tokens)} tokens that fit`;
+  fill(row.children[8], `${cached(one)} ${share}`, () => meter(share, fits, `${short(cached(one))} tok`));
+  fill(row.children[9], `${one.kv_usage}`, () => meter(one.kv_usage, "held by running requests, as the engine reports"));
+}
+
+function fill(cell, key, make) {
+  if (cell.dataset.key === key) return;
+  cell.dataset.key = key;
+  cell.replaceChildren(make());
 }
 
 const lag = (view) => (view.lag_s === null ? "" : `${seconds(view.lag_s)} behind`);

@@ -47,7 +47,10 @@ export class Tree {
       role: "tree",
       "aria-label": `${plural(view.num_shown, "branch").replace("branchs", "branches")} of the prefix tree`,
     });
-    for (const one of laid.places) drawing.append(this.branch(one, retained));
+    const [root, ...branches] = laid.places;
+    drawing.append(svg("g", { class: "links" }, branches.map((one) => svg("path", { d: link(one.parent, one) }))));
+    drawing.append(...branches.map((one) => this.branch(one, retained)));
+    drawing.append(svg("circle", { class: "root", cx: root.x, cy: root.y, r: 5 }));
     const hadFocus = this.box.contains(document.activeElement);
     const { scrollLeft, scrollTop } = this.box;
     this.box.replaceChildren(drawing);
@@ -64,26 +67,26 @@ export class Tree {
   noteEvictions(view) {
     const now = performance.now();
     const seen = new Map();
-    const visit = (node) => {
+    const visit = (node, cut) => {
       const held = new Map(holdersOf(node, view.backends).map((one) => [one.name, one.share * node.tokens]));
-      const lost = [...(this.before.get(node.id) ?? [])].filter(([name, tokens]) => (held.get(name) ?? 0) < tokens - 1);
-      if (lost.length) this.ghosts.set(node.id, { until: now + GHOST_MS, names: lost.map(([name]) => name) });
-      seen.set(node.id, held);
-      node.children.forEach(visit);
+      const before = this.before.get(node.id) ?? cut;
+      const lost = lostBy(before, held, node);
+      if (lost.length) this.ghosts.set(node.id, { until: now + GHOST_MS, names: lost });
+      seen.set(node.id, { held, hash: node.hash, tokens: node.tokens });
+      for (const child of node.children) visit(child, before && remainder(before, node, child));
     };
-    visit(view.root);
+    visit(view.root, null);
     this.before = seen;
     for (const [id, ghost] of this.ghosts) if (ghost.until < now) this.ghosts.delete(id);
     for (const id of this.serial.keys()) if (this.serial.size > 5000 && !seen.has(id)) this.serial.delete(id);
   }
 
   branch(one, retained) {
-    const { node, parent } = one;
-    if (parent === null) return svg("circle", { class: "root", cx: one.x, cy: one.y, r: 5 });
+    const { node } = one;
     const ghost = this.ghosts.get(node.id);
     const isRetained = retained.has(node.hash) || retained.has(node.id);
     const group = svg("g", {
-      class: `branch${ghost ? " evicted" : ""}${this.selected === node.id ? " selected" : ""}`,
+      class: `branch${ghost ? " evicted" : ""}${isRetained ? " retained" : ""}${this.selected === node.id ? " selected" : ""}`,
       role: "treeitem",
       tabindex: -1,
       "aria-level": one.level,
@@ -94,7 +97,6 @@ export class Tree {
     });
     const heat = node.num_held ? warmth(node.last_used_s) : 0.14;
     group.append(
-      svg("path", { class: "link", d: link(parent, one) }),
       svg("rect", { class: "hit-area", x: one.x - 8, y: one.y - Math.max(12, one.h / 2), width: one.w + 96, height: Math.max(24, one.h) }),
       svg("rect", { class: "run", x: one.x, y: one.y - one.h / 2, width: one.w, height: one.h, rx: Math.min(5, one.h / 2) }),
       svg("g", { opacity: heat }, this.lanes(one)),
@@ -125,8 +127,8 @@ export class Tree {
     const { node } = one;
     const words = [`${short(node.tokens)} tok`, `${short(node.hits)}×`];
     if (isRetained) words.push("retained");
-    if (ghost) words.push("evicted");
     const inside = one.children.length > 0;
+    if (ghost && !inside) words.push("evicted");
     const more = node.omitted ? ` +${count(node.omitted)}` : "";
     if (inside)
       return svg("text", { x: one.x + 1, y: one.y - one.h / 2 - 4 }, words.join(" · ") + more);
@@ -189,6 +191,22 @@ export class Tree {
     else return;
     event.preventDefault();
   }
+}
+
+// Who had more of a run than now. A run that is shorter now has lost its end, or has
+// only got a fork: then what it had goes on in a child.
+function lostBy(before, held, node) {
+  if (!before) return [];
+  const isFork = node.children.length + node.omitted > 0;
+  const reach = isFork ? Math.min(before.tokens, node.tokens) : before.tokens;
+  return [...before.held].filter(([name, tokens]) => (held.get(name) ?? 0) < Math.min(tokens, reach) - 0.5).map(([name]) => name);
+}
+
+// What is known from before of the child that was the end of its parent.
+function remainder(before, node, child) {
+  if (child.hash !== before.hash || node.tokens >= before.tokens) return null;
+  const held = new Map([...before.held].map(([name, tokens]) => [name, Math.max(0, tokens - node.tokens)]));
+  return { held, hash: before.hash, tokens: before.tokens - node.tokens };
 }
 
 // Used in the last seconds: full; each tenfold of the age fades it.
