@@ -5,6 +5,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,7 @@ class TestHistory:
             history.take(float(second), TokenClasses(second, 0, 0, 0, 0))
         times = [one[0] for one in history.samples]
         assert len(times) == MAX_SAMPLES
-        assert {b - a for a, b in zip(times, times[1:], strict=False)} == {5.0}
+        assert {b - a for a, b in pairwise(times)} == {5.0}
 
     def test_goes_on_when_the_clock_was_set_back(self) -> None:
         history = History()

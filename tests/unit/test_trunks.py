@@ -131,8 +131,10 @@ class TestSurvey:
         for name in names:
             index.add_holder(name)
         for stamp, (name, chain) in enumerate(sent):
-            insert(index, name, [hash(tuple(chain[: n + 1])) % 2**64 for n in range(len(chain))], float(stamp))  # fmt: skip
-            model[name] |= {tuple(chain[: n + 1]) for n in range(len(chain))}
+            prefixes = [tuple(chain[: n + 1]) for n in range(len(chain))]
+            hashes = [hash(prefix) % 2**64 for prefix in prefixes]
+            insert(index, name, hashes, float(stamp))
+            model[name] |= set(prefixes)
         found = look(index, names, 1000)
         sums = dict.fromkeys(names, 0)
         for node in walk(found["root"]):
