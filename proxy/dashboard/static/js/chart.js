@@ -48,6 +48,7 @@ function build(box) {
     {
       width: box.clientWidth,
       height: HEIGHT,
+      padding: [12, 28, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },

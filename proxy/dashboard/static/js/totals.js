@@ -36,7 +36,7 @@ function pair(name, text, exact, unit = "tokens") {
 
 export function renderWarnings({ state }) {
   const rows = (state.warnings ?? []).slice(0, 8).map((one) =>
-    el("li", { "data-level": one.level }, el("b", {}, one.level === "bad" ? "Now" : "In doubt"), el("span", {}, sentence(one.sentence))),
+    el("li", { "data-level": one.level }, el("b", {}, one.level === "bad" ? "Now" : "In doubt"), el("span", {}, sentence(one))),
   );
   const more = (state.warnings ?? []).length - rows.length;
   if (more > 0) rows.push(el("li", {}, el("span", {}, `and ${count(more)} more`)));
@@ -48,4 +48,8 @@ export function renderWarnings({ state }) {
   box.replaceChildren(rows.length ? el("ul", { class: "card warnings" }, rows) : "");
 }
 
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+// A sentence that begins with a backend's name keeps the name as it is.
+function sentence({ sentence: text, backend }) {
+  const isName = backend !== null && text.startsWith(backend);
+  return `${isName ? text[0] : text[0].toUpperCase()}${text.slice(1)}.`;
+}
