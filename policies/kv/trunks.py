@@ -20,6 +20,7 @@ Survey = Generator[None, None, Node]
 MAX_NODES: Final = 1000
 MAX_BRANCHES: Final = 64
 MAX_PARTS: Final = 16
+MAX_ENDS: Final = 8
 
 _HALF_LIFE_S: Final = 600.0
 _WORK_A_STEP: Final = 512
@@ -173,9 +174,15 @@ class Describer:
         return node
 
     def lengthen(self, node: Node, behind: Run) -> None:
-        """Join a run that continues it to *node*; use and age stay its own."""
-        tokens = node["tokens"]
+        """Join a run that continues it to *node*; use and age stay its own.
+
+        ``ends`` are the hashes at which the last eight joined runs met.
+        """
+        tokens, ends = node["tokens"], node.setdefault("ends", [])
         assert isinstance(tokens, int)
+        assert isinstance(ends, list)
+        ends.append(node["hash"])
+        del ends[:-MAX_ENDS]
         node["tokens"] = tokens + len(behind.hashes) * behind.tokens
         node["hash"] = f"{behind.hashes[-1]:016x}"
 

@@ -268,6 +268,50 @@ async def test_fits_a_telephone_in_any_light(
     assert await browser.run(ground) == colours["dark"]
 
 
+async def test_insights_show_what_the_state_brings(
+    browser: Browser, proxy: Served
+) -> None:
+    """Cache killers, shadow policy and conductor, in their documented shapes."""
+    await browser.get(base(proxy))
+    await browser.until(LIVE)
+    assert not await browser.run(
+        "return document.querySelector('nav a[href=\"#insights\"]').checkVisibility()"
+    )
+    killer = {
+        **{"cluster": "c", "first_block": 2, "token_offset": 32, "requests": 190},
+        **{"tokens_a_day": 1_230_000, "kind": "timestamp", "sentence": "Move it."},
+        "example": "<b>Now it is 9999-99-99</b>",
+    }
+    shadow = {
+        **{"policy": "session", "requests": 200, "agreed": 150, "note": "a note"},
+        "expected_ttft_s": {"first": 0.05, "shadow": 0.1},
+        "matched_tokens": {"first": 900, "shadow": 800},
+    }
+    action = {
+        **{"time": 1_790_000_000, "kind": "retain", "backend": "a", "hash": "ab"},
+        **{"tokens": 640, "reason": "asked for often", "outcome": None},
+    }
+    store = {
+        "state": {"cache_killers": [killer], "shadow": shadow},
+        "conductor": {"enabled": True, "stopped": False, "actions": [action]},
+    }
+    await browser.run(
+        """
+        const { renderInsights } = await import('/static/js/insights.js');
+        renderInsights(arguments[0], () => {});
+        """,
+        store,
+    )
+    text = await browser.text("#insights")
+    for words in (
+        *("timestamp Move it.", "<b>Now it is 9999-99-99</b>", "190 requests"),
+        *("1.2M tokens a day", "75 % of 200 requests", "50 ms", "a note"),
+        *("Stop the conductor", "asked for often", "not known yet"),
+    ):
+        assert words in text
+    assert await browser.run("return document.querySelectorAll('#insights b').length")
+
+
 async def test_a_hundred_requests_later_it_is_bounded(
     browser: Browser, proxy: Served
 ) -> None:

@@ -66,6 +66,7 @@ class TestSurvey:
         (chat,) = trunk["children"]
         assert (trunk["tokens"], chat["tokens"], chat["children"]) == (32, 48, [])
         assert (chat["id"], chat["hash"]) == (f"{3:016x}", f"{5:016x}")
+        assert chat["ends"] == [f"{4:016x}"]
 
     def test_tells_who_has_a_part(self) -> None:
         """A backend that lost the end has its tokens beside, and no bit."""

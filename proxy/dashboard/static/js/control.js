@@ -15,9 +15,11 @@ const VERBS = {
   demote: { name: "Demote", what: "makes the blocks of this prompt the next to go", needs: ["prompt"] },
   offload: { name: "Offload", what: "moves the blocks of this prompt to host memory", needs: ["prompt"] },
   restore: { name: "Restore", what: "brings the blocks of this prompt back", needs: ["prompt"] },
-  eviction_policy: { name: "Eviction policy", what: "puts this policy in force; without a name, tells which one is", needs: ["name"] },
-  token_budget: { name: "Token budget", what: "tells the budget inside a sequence", needs: [], harmless: true },
+  policy: { name: "Eviction policy", what: "puts this policy in force; without a name, tells which one is", needs: ["name"] },
+  budget: { name: "Token budget", what: "tells the budget inside a sequence", needs: [], harmless: true },
 };
+
+const describe = (verb) => VERBS[verb] ?? { name: verb, what: "does what its name says", needs: [] };
 
 const FIELDS = {
   prompt: () => el("label", {}, "Text of the prompt", el("textarea", { name: "prompt", rows: 3, required: true })),
@@ -26,11 +28,11 @@ const FIELDS = {
 };
 
 export function controlOf(backend) {
-  const able = Object.keys(VERBS).filter((verb) => backend.kv[verb] === true);
-  const unable = Object.keys(VERBS).filter((verb) => backend.kv[verb] !== true);
+  const able = Object.keys(backend.kv).filter((verb) => backend.kv[verb] === true);
+  const unable = Object.keys(backend.kv).filter((verb) => backend.kv[verb] !== true);
   const form = el("div", { class: "control" });
   const buttons = able.map((verb) =>
-    el("button", { type: "button", "data-verb": verb, onclick: () => ask(form, backend.name, verb) }, VERBS[verb].name),
+    el("button", { type: "button", "data-verb": verb, onclick: () => ask(form, backend.name, verb) }, describe(verb).name),
   );
   return [
     buttons.length ? el("div", { class: "row" }, buttons) : el("p", {}, "Its cache cannot be asked for anything:"),
@@ -41,11 +43,11 @@ export function controlOf(backend) {
 
 function reasons(backend, verbs) {
   const grouped = Map.groupBy ? Map.groupBy(verbs, (verb) => backend.kv[verb]) : new Map(verbs.map((verb) => [backend.kv[verb], [verb]]));
-  return el("ul", {}, [...grouped].map(([why, some]) => el("li", {}, el("b", {}, some.map((verb) => VERBS[verb].name).join(", ")), `: ${why ?? "not known"}`)));
+  return el("ul", {}, [...grouped].map(([why, some]) => el("li", {}, el("b", {}, some.map((verb) => describe(verb).name).join(", ")), `: ${why ?? "not known"}`)));
 }
 
 function ask(box, backend, verb) {
-  const { name, what, needs, harmless } = VERBS[verb];
+  const { name, what, needs, harmless } = describe(verb);
   const form = el(
     "form",
     { onsubmit: (event) => (event.preventDefault(), run(box, form, backend, verb)) },

@@ -7,6 +7,7 @@ import { walk } from "./store.js";
 import { Tree, holdersOf, lower } from "./tree.js";
 
 const MAX_NAMED = 12;
+const RETAINED_S = 600;
 
 let tree = null;
 let latest = null;
@@ -29,7 +30,8 @@ export function renderPrefixes(store) {
 
 function retainedOf({ conductor }) {
   const held = new Set();
-  for (const one of conductor?.actions ?? []) if (one.kind === "retain") held.add(one.hash);
+  const since = Date.now() / 1000 - RETAINED_S;
+  for (const one of conductor?.actions ?? []) if (one.kind === "retain" && one.time > since) held.add(one.hash);
   return held;
 }
 

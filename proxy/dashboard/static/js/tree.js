@@ -84,7 +84,7 @@ export class Tree {
   branch(one, retained) {
     const { node } = one;
     const ghost = this.ghosts.get(node.id);
-    const isRetained = retained.has(node.hash) || retained.has(node.id);
+    const isRetained = [node.hash, node.id, ...(node.ends ?? [])].some((hash) => retained.has(hash));
     const group = svg("g", {
       class: `branch${ghost ? " evicted" : ""}${isRetained ? " retained" : ""}${this.selected === node.id ? " selected" : ""}`,
       role: "treeitem",
