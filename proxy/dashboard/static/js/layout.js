@@ -4,7 +4,8 @@ const LEFT = 20;
 const TOP = 16;
 const GAP = 38;
 const PITCH = 26;
-const LABEL = 128;
+const LABEL = 190;
+const CHARACTER = 6.4;
 
 export const widthOf = (tokens) => 30 + 17 * Math.log2(1 + tokens / 48);
 
@@ -15,7 +16,7 @@ export function thicknessOf(hits, lanes) {
 
 // Return every run with its place, parents before children. Runs keep the order in
 // which they were first seen, so that nothing jumps while one looks.
-export function layOut(root, lanesOf, orderOf) {
+export function layOut(root, lanesOf, orderOf, labelOf) {
   const places = [];
   let bottom = TOP;
   const place = (node, parent, level) => {
@@ -24,7 +25,8 @@ export function layOut(root, lanesOf, orderOf) {
       node,
       parent,
       level,
-      x: isRoot ? LEFT : parent.x + parent.w + GAP,
+      x: isRoot ? LEFT : parent.x + Math.max(parent.w + GAP, parent.room),
+      room: isRoot ? 0 : CHARACTER * labelOf(node).length + 8,
       w: isRoot ? 0 : widthOf(node.tokens),
       h: isRoot ? 10 : thicknessOf(node.hits, lanesOf(node)),
       children: [],

@@ -37,7 +37,8 @@ export class Tree {
     this.names = names;
     this.noteEvictions(view);
     const lanes = (node) => (names.length > MAX_COLOURS ? 1 : node.num_held);
-    const laid = layOut(view.root, lanes, (id) => this.orderOf(id));
+    this.retained = retained;
+    const laid = layOut(view.root, lanes, (id) => this.orderOf(id), (node) => this.text(node));
     this.places = laid.places;
     const width = Math.max(laid.width, this.box.clientWidth - 4);
     const drawing = svg("svg", {
@@ -49,7 +50,7 @@ export class Tree {
     });
     const [root, ...branches] = laid.places;
     drawing.append(svg("g", { class: "links" }, branches.map((one) => svg("path", { d: link(one.parent, one) }))));
-    drawing.append(...branches.map((one) => this.branch(one, retained)));
+    drawing.append(...branches.map((one) => this.branch(one)));
     drawing.append(svg("circle", { class: "root", cx: root.x, cy: root.y, r: 5 }));
     const hadFocus = this.box.contains(document.activeElement);
     const { scrollLeft, scrollTop } = this.box;
@@ -81,10 +82,10 @@ export class Tree {
     for (const id of this.serial.keys()) if (this.serial.size > 5000 && !seen.has(id)) this.serial.delete(id);
   }
 
-  branch(one, retained) {
+  branch(one) {
     const { node } = one;
     const ghost = this.ghosts.get(node.id);
-    const isRetained = [node.hash, node.id, ...(node.ends ?? [])].some((hash) => retained.has(hash));
+    const isRetained = this.isRetained(node);
     const group = svg("g", {
       class: `branch${ghost ? " evicted" : ""}${isRetained ? " retained" : ""}${this.selected === node.id ? " selected" : ""}`,
       role: "treeitem",
@@ -102,7 +103,7 @@ export class Tree {
       svg("g", { opacity: heat }, this.lanes(one)),
     );
     if (ghost) group.append(svg("rect", { class: "ghost", x: one.x - 2, y: one.y - one.h / 2 - 2, width: one.w + 4, height: one.h + 4, rx: 5 }));
-    group.append(this.label(one, ghost, isRetained));
+    group.append(this.label(one));
     return group;
   }
 
@@ -123,16 +124,21 @@ export class Tree {
     return mine ? [lane(one, 0, 1, mine.share, backendColour(this.names.length > MAX_COLOURS ? 0 : at))] : [];
   }
 
-  label(one, ghost, isRetained) {
-    const { node } = one;
+  isRetained(node) {
+    return [node.hash, ...(node.ends ?? [])].some((hash) => this.retained.has(hash));
+  }
+
+  text(node) {
     const words = [`${short(node.tokens)} tok`, `${short(node.hits)}×`];
-    if (isRetained) words.push("retained");
-    const inside = one.children.length > 0;
-    if (ghost && !inside) words.push("evicted");
-    const more = node.omitted ? ` +${count(node.omitted)}` : "";
-    if (inside)
-      return svg("text", { x: one.x + 1, y: one.y - one.h / 2 - 4 }, words.join(" · ") + more);
-    return svg("text", { x: one.x + one.w + 7, y: one.y + 4 }, words.join(" · ") + more);
+    if (node.omitted) words.push(`+${short(node.omitted)} more`);
+    if (this.isRetained(node)) words.push("retained");
+    if (this.ghosts.has(node.id)) words.push("evicted");
+    return words.join(" · ");
+  }
+
+  label(one) {
+    const [x, y] = one.children.length ? [one.x + 1, one.y - one.h / 2 - 4] : [one.x + one.w + 7, one.y + 4];
+    return svg("text", { x, y }, this.text(one.node));
   }
 
   words(node, ghost, isRetained) {
