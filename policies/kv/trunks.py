@@ -5,7 +5,7 @@ generator that stops every few hundred steps. The index may change in between: a
 that is no longer where it was found is left out, and the next survey has it right.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, nlargest
 from itertools import count
 from typing import Final
@@ -27,7 +27,10 @@ _WORK_A_STEP: Final = 512
 
 
 def survey(
-    index: PrefixIndex, names: Sequence[str], max_nodes: int, now: float
+    index: PrefixIndex,
+    backends: Mapping[str, Sequence[str]],
+    max_nodes: int,
+    now: float,
 ) -> Survey:
     """Find the most used prefixes of all backends; the result is returned at last.
 
@@ -38,7 +41,8 @@ def survey(
 
     Args:
         index: Where to look.
-        names: The backends; a node names them by their position here.
+        backends: What each one's ranks are called in the index, it alone having its
+            own name; a node names them by their position here.
         max_nodes: Runs taken; 1000 at most.
         now: Time from which ages count, on the clock of the stamps.
 
@@ -47,7 +51,7 @@ def survey(
         ``num_shown`` and ``root``, a node as `Describer.node` makes it, with
         ``children`` and the number of others as ``omitted``.
     """
-    describer = Describer(index, names, now)
+    describer = Describer(index, backends.values(), now)
     root = describer.node(index.root)
     heap: list[tuple[float, int, Run, Run, Node]] = []
     serial, num_shown, work = count(), 0, 0
@@ -69,7 +73,7 @@ def survey(
         if run.children:
             yield from _offer(heap, serial, run, node, now)
     return {
-        "backends": list(names),
+        "backends": list(backends),
         "blocks": describer.blocks(),
         "num_runs": index.num_runs,
         "num_blocks": index.num_blocks,
@@ -126,24 +130,31 @@ def _adopt(above: Node, node: Node) -> None:
 class Describer:
     """Write down runs: who has how much of them, and how they are used.
 
-    Sets of backends are hexadecimal numbers: bit *n* is the *n*-th name.
+    Sets of backends are hexadecimal numbers: bit *n* is the *n*-th one. A backend has
+    what the best of its ranks has.
     """
 
-    __slots__ = ("_index", "_now", "_places")
+    __slots__ = ("_index", "_now", "_places", "_ranks")
 
-    def __init__(self, index: PrefixIndex, names: Sequence[str], now: float) -> None:
+    def __init__(
+        self, index: PrefixIndex, ranks: Iterable[Sequence[str]], now: float
+    ) -> None:
         self._index = index
         self._now = now
-        slots = index.holders.slot
-        self._places = {slots(name): at for at, name in enumerate(names)}
+        self._ranks = [[index.holders.slot(name) for name in each] for each in ranks]
+        self._places = {
+            slot: at for at, slots in enumerate(self._ranks) for slot in slots
+        }
 
     def __repr__(self) -> str:
-        return f"<Describer [Backends: {len(self._places)}]>"
+        return f"<Describer [Backends: {len(self._ranks)}]>"
 
     def blocks(self) -> list[int]:
         """Count the blocks that each backend has on its GPU."""
         blocks = self._index.blocks
-        return [blocks(slot * NUM_TIERS) for slot in self._places]
+        return [
+            sum(blocks(slot * NUM_TIERS) for slot in slots) for slots in self._ranks
+        ]
 
     def node(self, run: Run) -> Node:
         """Return a run without its children.

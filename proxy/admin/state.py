@@ -36,11 +36,6 @@ class LoadFacts(Protocol):
         """Streams that have their first token."""
         ...
 
-    @property
-    def kv_usage(self) -> float | None:
-        """Share of the KV cache in use, as the engine reports it."""
-        ...
-
 
 class BackendFacts(Protocol):
     """What is shown of one backend."""
@@ -81,8 +76,13 @@ class BackendFacts(Protocol):
         ...
 
     @property
-    def candidate(self) -> LoadFacts:
-        """Its load."""
+    def kv_usage(self) -> float | None:
+        """Share of its KV cache in use, when known."""
+        ...
+
+    @property
+    def load(self) -> LoadFacts:
+        """Its load, over all ranks."""
         ...
 
 
@@ -188,6 +188,8 @@ class AdminState:
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
+    queue: Callable[[], dict[str, Any] | None] = lambda: None
+    shadow: Callable[[], dict[str, Any] | None] = lambda: None
     host: str = "127.0.0.1"
     token: str | None = None
     clock: Callable[[], float] = time.monotonic
@@ -208,6 +210,8 @@ class AdminState:
                 **totals.snapshot()._asdict(),
             },
             "paid_twice_ratio": totals.paid_twice_ratio,
+            "queue": self.queue(),
+            "shadow": self.shadow(),
         }
         return {**state, "warnings": advise(state)}
 
@@ -220,7 +224,7 @@ class AdminState:
         return [self._backend(backend) for backend in self.fleet.backends.values()]
 
     def _backend(self, backend: BackendFacts) -> dict[str, Any]:
-        load = backend.candidate
+        load = backend.load
         return {
             "name": backend.name,
             "url": _without_credentials(backend.url),
@@ -228,7 +232,7 @@ class AdminState:
             "state": backend.state,
             "block_size": backend.block_size,
             "capacity_tokens": backend.capacity_tokens,
-            "kv_usage": load.kv_usage,
+            "kv_usage": backend.kv_usage,
             "view": self._view(backend),
             "load": {
                 "requests": load.requests,

@@ -32,7 +32,6 @@ class FakeLoad:
     requests: int = 2
     prefill_tokens: int = 300
     decodes: int = 1
-    kv_usage: float | None = 0.25
 
 
 @dataclass
@@ -44,7 +43,8 @@ class FakeBackend:
     incarnation: int = 3
     block_size: int | None = 16
     capacity_tokens: int | None = 4096
-    candidate: FakeLoad = field(default_factory=FakeLoad)
+    kv_usage: float | None = 0.25
+    load: FakeLoad = field(default_factory=FakeLoad)
 
 
 class FakeFleet:
@@ -208,6 +208,8 @@ class TestState:
             },
             "paid_twice_ratio": 0.32,
             "warnings": [],
+            "queue": None,
+            "shadow": None,
         }
 
     async def test_ready_follows_the_application(

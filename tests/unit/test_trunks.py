@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute.policies.kv.radix import PrefixIndex
-from warmroute.policies.kv.trunks import MAX_BRANCHES, survey
+from warmroute.policies.kv.trunks import MAX_BRANCHES, Survey, survey
 
 
 def look(index: PrefixIndex, names: list[str], nodes: int = 100, now: float = 0) -> Any:
     """Return a whole survey."""
-    steps = survey(index, names, nodes, now)
+    return finish(survey(index, {name: (name,) for name in names}, nodes, now))
+
+
+def finish(steps: Survey) -> Any:
     while True:
         try:
             next(steps)
@@ -100,11 +103,22 @@ class TestSurvey:
         index = PrefixIndex(1 << 26)
         for at in range(5000):
             insert(index, "a", [at + 1], float(at))
-        steps = survey(index, ["a"], 50, 5000.0)
+        steps = survey(index, {"a": ("a",)}, 50, 5000.0)
         next(steps)
         index.remove_holder(index.add_holder("a"))
         steps.close()
         assert look(index, ["a"])["root"]["children"] == []
+
+    def test_a_backend_has_what_any_of_its_ranks_has(self) -> None:
+        """Ranks are one backend: blocks add up, and the longest part counts."""
+        index = PrefixIndex()
+        insert(index, "a", [1, 2], 1.0)
+        insert(index, "a rank 1", [1, 2, 3], 2.0)
+        index.truncate(index.add_holder("a"), [1, 2], 1)
+        steps = survey(index, {"a": ("a", "a rank 1")}, 9, 3.0)
+        found = finish(steps)
+        assert (found["backends"], found["blocks"]) == (["a"], [4])
+        assert [one["held"] for one in walk(found["root"])] == ["0", "1", "1"]
 
     def test_ignores_backends_that_were_not_named(self) -> None:
         index = PrefixIndex()
@@ -156,7 +170,7 @@ class TestSurvey:
             tail = [draw.getrandbits(64) for _ in range(draw.randrange(20, 300))]
             index.insert(draw.choice(numbers), head + tail, 16, float(stamp))
         steps = list[None]()
-        running = survey(index, names, 240, float(stamp))
+        running = survey(index, {n: (n,) for n in names}, 240, float(stamp))
         while True:
             try:
                 steps.append(next(running))

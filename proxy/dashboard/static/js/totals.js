@@ -23,6 +23,7 @@ export function renderTotals({ state }) {
       pair("Prompt tokens", short(tokens.prompt), tokens.prompt),
       pair("Served from cache", percent(share(tokens.hit, tokens.prompt)), tokens.hit),
       twice.map(([key, name]) => pair(name, short(tokens[key]), tokens[key])),
+      state.queue ? pair("Held back", count(state.queue.requests), state.queue.requests, "requests wait for a busy backend") : null,
       pair("Prefix index", percent(state.index.bytes / state.index.cap_bytes), state.index.blocks, "blocks"),
     ),
   );
