@@ -109,18 +109,19 @@ async def test_shows_what_the_state_says(browser: Browser, proxy: Served) -> Non
 
 
 async def test_is_light_and_asks_nobody_else(browser: Browser, proxy: Served) -> None:
-    """Below 250 kB, all from this server; painted within 300 ms, the best of five.
+    """Below 250 kB, all from this server; painted within 300 ms.
 
-    A page of one line stands for what the browser takes on a busy machine.
+    On a machine that does something else as well, one of twelve loads must be.
     """
-    paints: dict[str, list[float]] = {"livez": [], "": []}
-    for path in ["livez", ""] * 5:
+    paints = list[float]()
+    while len(paints) < 12 and min(paints, default=300) >= 300:
         await browser.get("about:blank")
-        await browser.get(base(proxy) + path)
+        await browser.get(base(proxy))
         await browser.until("performance.getEntriesByType('paint').length > 1")
         script = "return performance.getEntriesByName('first-paint')[0].startTime"
-        paints[path].append(await browser.run(script))
-    assert min(paints[""]) < 300 + min(paints["livez"])
+        paints.append(await browser.run(script))
+    assert min(paints) < 300
+    await browser.until(LIVE)
     script = """return performance.getEntriesByType('resource').map(
         (one) => [one.name, one.decodedBodySize])"""
     loaded = await browser.run(script)
@@ -287,7 +288,7 @@ async def test_insights_show_what_the_state_brings(
     }
     shadow = {
         **{"policy": "session", "requests": 200, "agreed": 150, "note": "a note"},
-        "expected_ttft_s": {"first": 0.05, "shadow": 0.1},
+        "expected_ttft_s": {"first": 10.0, "shadow": 20.0},
         "matched_tokens": {"first": 900, "shadow": 800},
     }
     action = {

@@ -39,6 +39,8 @@ function killers(found) {
 
 function shadow(other) {
   const pair = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
+  // Sums over requests; without one there is no mean.
+  const mean = (sums, side) => (other.requests && sums ? sums[side] / other.requests : null);
   const { expected_ttft_s: ttft, matched_tokens: matched } = other;
   return el(
     "div",
@@ -48,10 +50,10 @@ function shadow(other) {
     el(
       "dl",
       { class: "sums" },
-      pair("Expected first token, in force", seconds(ttft?.first)),
-      pair("Expected first token, shadow", seconds(ttft?.shadow)),
-      pair("Cached tokens, in force", short(matched?.first)),
-      pair("Cached tokens, shadow", short(matched?.shadow)),
+      pair("Mean expected first token, in force", seconds(mean(ttft, "first"))),
+      pair("Mean expected first token, shadow", seconds(mean(ttft, "shadow"))),
+      pair("Mean cached tokens, in force", short(mean(matched, "first"))),
+      pair("Mean cached tokens, shadow", short(mean(matched, "shadow"))),
     ),
     other.note ? el("p", { class: "quiet" }, other.note) : null,
   );
