@@ -285,3 +285,5 @@ class Routing:
             ttft_s,
             error,
         )
+        if router.recorder is not None:
+            router.recorder.add(self.decision, self._lookup, self._query.session)

@@ -203,6 +203,7 @@ class TestState:
                 "unpredicted": 96,
             },
             "paid_twice_ratio": 0.32,
+            "cache_killers": [],
             "queue": None,
             "shadow": None,
         }
