@@ -2,11 +2,41 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 from warmroute.policies.errors import PolicyError
-from warmroute.policies.kv.pool import BlockPool
 
 _SLACK = 64
+
+
+class Holder(Protocol):
+    """A pool whose cached blocks can be kept from eviction, such as `BlockPool`."""
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of the pool, the one that is never given out included."""
+        ...
+
+    @property
+    def num_held(self) -> int:
+        """Blocks held now."""
+        ...
+
+    def lookup(self, block_hashes: Sequence[int], /) -> Sequence[object]:
+        """Return an entry for each leading resident block of a chain."""
+        ...
+
+    def hold(self, block_hashes: Iterable[int], /) -> object:
+        """Keep resident blocks from eviction."""
+        ...
+
+    def unhold(self, block_hashes: Sequence[int], /) -> int:
+        """Let go of blocks, given head first; returns how many were held."""
+        ...
+
+    def add_reclaimer(self, reclaim: Callable[[int], int], /) -> None:
+        """Have *reclaim* called with the pages missing when the pool runs short."""
+        ...
 
 
 class Retention:
@@ -31,7 +61,7 @@ class Retention:
     __slots__ = ("_clock", "_deadlines", "_due", "_pool", "cap_blocks")
 
     def __init__(
-        self, pool: BlockPool, cap_share: float = 0.5, *, clock: Callable[[], float]
+        self, pool: Holder, cap_share: float = 0.5, *, clock: Callable[[], float]
     ) -> None:
         if not 0.0 <= cap_share <= 1.0:
             raise PolicyError(f"retention: cap share {cap_share} (allowed: 0 to 1)")
@@ -54,6 +84,13 @@ class Retention:
         """Blocks retained now."""
         self.expire()
         return len(self._deadlines)
+
+    @property
+    def due_s(self) -> float | None:
+        """Seconds until something may be due; None while nothing is retained."""
+        if not self._deadlines:
+            return None
+        return max(0.0, self._due[0][0] - self._clock())
 
     def retain(self, hashes: Sequence[int], ttl_s: float) -> int:
         """Keep the leading resident blocks of a chain for *ttl_s* seconds.

@@ -1,0 +1,116 @@
+"""Dropping and demoting named blocks of an engine, between two steps."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from warmroute.adapters.kv_control import Reason
+from warmroute.adapters.vllm.plugin.contents import Contents
+from warmroute.adapters.vllm.plugin.ports import Block, Pool
+
+SLICE = 256
+"""Blocks that are dropped before the engine may go on."""
+
+
+class Dropped(NamedTuple):
+    """Say what became of some of the blocks named."""
+
+    evicted: list[int]
+    kept: list[tuple[int, Reason]]
+
+
+class Evictor:
+    """Drop or demote blocks that nobody uses.
+
+    Args:
+        pool: The engine's pool.
+        contents: Knows pages, depths and children.
+    """
+
+    __slots__ = ("_contents", "_pool")
+
+    def __init__(self, pool: Pool, contents: Contents) -> None:
+        self._pool = pool
+        self._contents = contents
+
+    def __repr__(self) -> str:
+        return f"<Evictor {self._contents!r}>"
+
+    def drop(self, keys: Sequence[int]) -> Iterator[Dropped]:
+        """Drop blocks, the deepest first; yields after each slice.
+
+        Whether a block is used or followed by others is looked at anew in every
+        slice, because the engine goes on in between.
+        """
+        ordered = self.deepest_first(keys)
+        for at in range(0, len(ordered), SLICE):
+            yield self._drop_slice(ordered[at : at + SLICE])
+
+    def demote(self, keys: Sequence[int]) -> Iterator[int]:
+        """Make unused blocks the next victims; yields how many after each slice."""
+        ordered = self.deepest_first(keys)
+        # The last slice put in front is the first to go.
+        for end in range(len(ordered), 0, -SLICE):
+            yield self._demote_slice(ordered[max(0, end - SLICE) : end])
+
+    def deepest_first(self, keys: Sequence[int]) -> list[int]:
+        """Sort keys by depth, the tails of chains first; unknown ones last."""
+        return sorted(dict.fromkeys(keys), key=self._depth, reverse=True)
+
+    def is_used(self, key: int) -> bool:
+        """Tell whether a request or a retention holds the block."""
+        return any(page.ref_cnt for page in self._contents.pages(key))
+
+    def _depth(self, key: int) -> int:
+        content = self._contents.get(key)
+        return -1 if content is None else content.depth
+
+    def _drop_slice(self, keys: list[int]) -> Dropped:
+        children = self._contents.children(keys)
+        done = Dropped([], [])
+        free: list[Block] = []
+        try:
+            for key in keys:
+                pages = self._contents.pages(key)
+                reason = self._reason_to_keep(pages, children.get(key, ()))
+                if reason is None:
+                    self._forget(pages, free)
+                    done.evicted.append(key)
+                else:
+                    done.kept.append((key, reason))
+        finally:  # whatever happens, no page is lost
+            self._pool.free_block_queue.prepend_n(free)
+        return done
+
+    def _reason_to_keep(
+        self, pages: list[Block], children: Sequence[bytes]
+    ) -> Reason | None:
+        if not pages:
+            return "absent"
+        if any(page.ref_cnt for page in pages):
+            return "referenced"
+        if any(self._contents.pages_of(child) for child in children):
+            return "followed"
+        return None
+
+    def _forget(self, pages: list[Block], free: list[Block]) -> None:
+        queue = self._pool.free_block_queue
+        for page in pages:
+            queue.remove(page)
+            free.append(page)
+        self._pool.evict_blocks({page.block_id for page in pages})
+
+    def _demote_slice(self, keys: list[int]) -> int:
+        queue = self._pool.free_block_queue
+        victims: list[Block] = []
+        num_demoted = 0
+        try:
+            for key in keys:
+                pages = self._contents.pages(key)
+                if pages and not any(page.ref_cnt for page in pages):
+                    for page in pages:
+                        queue.remove(page)
+                        victims.append(page)
+                    num_demoted += 1
+        finally:
+            queue.prepend_n(victims)
+        return num_demoted

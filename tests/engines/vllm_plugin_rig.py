@@ -1,0 +1,228 @@
+"""A real vLLM with the plugin beside it, without an installation of its own."""
+
+import asyncio
+import json
+import os
+import tomllib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import zmq
+import zmq.asyncio
+from two_vllm.engines import EngineOptions
+
+from warmroute.proxy.demo.child import Child, free_port
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "a token of the tests"
+BLOCK = 32
+NUM_BLOCKS = 161
+FLOORS = ("proxy", "adapters", "policies")
+
+
+def link_package(folder: Path) -> Path:
+    """Make a folder from which Python imports this checkout, plugins included."""
+    (folder / "warmroute").mkdir(parents=True)
+    for floor in FLOORS:
+        (folder / "warmroute" / floor).symlink_to(ROOT / floor)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    info = folder / f"warmroute-{project['version']}.dist-info"
+    info.mkdir()
+    head = f"Metadata-Version: 2.1\nName: warmroute\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(head)
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines.append(f"[{group}]")
+        lines += [f"{name} = {value}" for name, value in entries.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOptions:
+    """How one engine of the tests differs from the others."""
+
+    name: str
+    folder: Path
+    token: str | None = TOKEN
+    plugins: str | None = "warmroute"
+    arguments: Sequence[str] = ()
+    num_blocks: int = NUM_BLOCKS
+    max_model_len: int = 2048
+
+
+class PluginEngine:
+    """One vLLM with the plugin, and how the tests speak to it."""
+
+    def __init__(
+        self, base: EngineOptions, options: PluginOptions, http: aiohttp.ClientSession
+    ) -> None:
+        self.base = base
+        self.options = options
+        self.http = http
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.events = f"tcp://127.0.0.1:{free_port()}"
+        self.replay = f"tcp://127.0.0.1:{free_port()}"
+        self.log = options.folder / f"{options.name}.log"
+        self._child = Child(f"engine {options.name}", self.log, 240.0, 5.0)
+
+    async def start(self) -> None:
+        await self._child.start(self._command(), self._environ())
+
+    async def ready(self) -> None:
+        await self._child.ready(self._is_healthy)
+
+    async def stop(self) -> None:
+        await self._child.stop()
+
+    async def kv(
+        self, verb: str, body: Mapping[str, Any] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Perform a verb, which must succeed."""
+        status, answer = await self.ask(verb, body, **options)
+        assert status == 200, answer
+        return answer
+
+    async def ask(
+        self,
+        verb: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        *,
+        token: str | None = TOKEN,
+        kind: str = "application/json",
+        method: str = "POST",
+    ) -> tuple[int, dict[str, Any]]:
+        """Call the door; return status and answer."""
+        headers = {"content-type": kind}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+        async with self.http.request(
+            method,
+            f"{self.url}/warmroute/kv/{verb}",
+            data=data if method == "POST" else None,
+            headers=headers,
+        ) as response:
+            return response.status, await response.json()
+
+    async def complete(
+        self, tokens: Sequence[int], max_tokens: int = 1, **fields: Any
+    ) -> dict[str, Any]:
+        """Generate greedily behind token ids."""
+        body = {
+            "model": self.base.model_name,
+            "prompt": list(tokens),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            **fields,
+        }
+        async with self.http.post(f"{self.url}/v1/completions", json=body) as response:
+            answer: dict[str, Any] = await response.json()
+            assert response.status == 200, answer
+            return answer
+
+    async def cached(self, tokens: Sequence[int], **fields: Any) -> int:
+        """Send a prompt; return how many of its tokens were cached."""
+        usage = (await self.complete(tokens, **fields))["usage"]
+        details = usage.get("prompt_tokens_details") or {}
+        return int(details.get("cached_tokens") or 0)
+
+    async def _is_healthy(self) -> bool:
+        try:
+            async with self.http.get(f"{self.url}/health") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    def _command(self) -> list[str]:
+        options, base = self.options, self.base
+        events = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": self.events,
+            "replay_endpoint": self.replay,
+            "topic": f"kv-{options.name}",
+        }
+        return [
+            str(base.environment / "bin" / "vllm"),
+            "serve",
+            str(base.model),
+            f"--served-model-name={base.model_name}",
+            "--host=127.0.0.1",
+            f"--port={self.url.rpartition(':')[2]}",
+            "--dtype=bfloat16",
+            f"--max-model-len={options.max_model_len}",
+            "--max-num-seqs=8",
+            f"--block-size={BLOCK}",
+            f"--num-gpu-blocks-override={options.num_blocks}",
+            "--enforce-eager",
+            "--enable-prefix-caching",
+            "--enable-prompt-tokens-details",
+            f"--kv-events-config={json.dumps(events)}",
+            "--no-enable-log-requests",
+            *options.arguments,
+        ]
+
+    def _environ(self) -> dict[str, str]:
+        path = self.base.environment / "bin"
+        environ = {
+            **os.environ,
+            "PATH": f"{path}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYTHONPATH": str(self.options.folder / "site"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        given = {
+            "VLLM_PLUGINS": self.options.plugins,
+            "WARMROUTE_KV_TOKEN": self.options.token,
+        }
+        for name, value in given.items():
+            environ.pop(name, None)
+            if value is not None:
+                environ[name] = value
+        return environ
+
+
+class Ear:
+    """Hear an engine's KV events; it connects, so this binds."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._socket.bind(endpoint)
+
+    async def next(self, timeout_s: float = 5.0) -> tuple[int, bytes]:
+        """Return the next batch and its number."""
+        async with asyncio.timeout(timeout_s):
+            _, seq, payload = await self._socket.recv_multipart()
+        return int.from_bytes(seq, "big"), payload
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+@asynccontextmanager
+async def running(
+    base: EngineOptions, options: Sequence[PluginOptions], http: aiohttp.ClientSession
+) -> AsyncIterator[list[PluginEngine]]:
+    """Run engines side by side, ready to serve, for the length of the block."""
+    engines = [PluginEngine(base, one, http) for one in options]
+    try:
+        for engine in engines:
+            await engine.start()
+        for engine in engines:
+            await engine.ready()
+        yield engines
+    finally:
+        await asyncio.gather(*(engine.stop() for engine in engines))
