@@ -11,6 +11,8 @@ import aiohttp
 from warmroute.policies.errors import BackendUnavailable, ProtocolMismatch
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+DOOR = "/warmroute/"
+"""Paths of the plugin inside an engine."""
 
 
 class BackendRefused(BackendUnavailable):
@@ -35,9 +37,10 @@ class Endpoint:
         headers: Sent with each call, such as the backend's Authorization.
         timeout_s: Bound of one call, connect to last byte.
         tls: Context for https, or None.
+        door_key: Authorization of calls to the plugin's paths, if they have their own.
     """
 
-    __slots__ = ("_headers", "_session", "_timeout", "_tls", "url")
+    __slots__ = ("_door_key", "_headers", "_session", "_timeout", "_tls", "url")
 
     def __init__(
         self,
@@ -46,8 +49,10 @@ class Endpoint:
         headers: Mapping[str, str],
         timeout_s: float,
         tls: ssl.SSLContext | None = None,
+        door_key: str | None = None,
     ) -> None:
         self.url = url
+        self._door_key = door_key
         self._session = session
         self._headers = headers
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -102,7 +107,7 @@ class Endpoint:
                 method,
                 self.url + path,
                 json=body,
-                headers=self._headers,
+                headers=self._headers_for(path),
                 timeout=self._timeout,
                 ssl=self._tls,
                 allow_redirects=False,
@@ -114,6 +119,11 @@ class Endpoint:
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._translated(path, error) from error
+
+    def _headers_for(self, path: str) -> Mapping[str, str]:
+        if self._door_key is None or not path.startswith(DOOR):
+            return self._headers
+        return {**self._headers, "Authorization": self._door_key}
 
     async def _read(self, path: str, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()
