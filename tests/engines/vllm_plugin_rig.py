@@ -1,6 +1,7 @@
 """A real vLLM with the plugin beside it, without an installation of its own."""
 
 import asyncio
+import io
 import json
 import os
 import tomllib
@@ -42,12 +43,25 @@ def link_package(folder: Path) -> Path:
     return folder
 
 
+def pretend(folder: Path, version: str) -> Path:
+    """Have vLLM believe in another release of itself; *folder* is imported from."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys, types\n"
+        "fake = types.ModuleType('vllm._version')\n"
+        f"fake.__version__ = fake.version = {version!r}\n"
+        "fake.__version_tuple__ = (0, 99, 0)\n"
+        "sys.modules['vllm._version'] = fake\n"
+    )
+    return folder
+
+
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
     """How one engine of the tests differs from the others."""
 
     name: str
     folder: Path
+    site: Path
     token: str | None = TOKEN
     plugins: str | None = "warmroute"
     arguments: Sequence[str] = ()
@@ -104,7 +118,7 @@ class PluginEngine:
         async with self.http.request(
             method,
             f"{self.url}/warmroute/kv/{verb}",
-            data=data if method == "POST" else None,
+            data=io.BytesIO(data) if method == "POST" else None,
             headers=headers,
         ) as response:
             return response.status, await response.json()
@@ -131,6 +145,19 @@ class PluginEngine:
         usage = (await self.complete(tokens, **fields))["usage"]
         details = usage.get("prompt_tokens_details") or {}
         return int(details.get("cached_tokens") or 0)
+
+    async def is_whole(self) -> bool:
+        """Ask vLLM itself whether every page is free; it resets its cache if so."""
+        async with self.http.post(f"{self.url}/reset_prefix_cache") as response:
+            answer = await response.read()
+            return response.status == 200 and b"false" not in answer
+
+    async def metric(self, name: str) -> float:
+        """Read a metric of vLLM, summed over its labels."""
+        async with self.http.get(f"{self.url}/metrics") as response:
+            lines = (await response.text()).splitlines()
+        own = [line for line in lines if line.startswith((f"{name}{{", f"{name} "))]
+        return sum(float(line.rpartition(" ")[2]) for line in own)
 
     async def _is_healthy(self) -> bool:
         try:
@@ -173,11 +200,12 @@ class PluginEngine:
         environ = {
             **os.environ,
             "PATH": f"{path}{os.pathsep}{os.environ.get('PATH', '')}",
-            "PYTHONPATH": str(self.options.folder / "site"),
+            "PYTHONPATH": str(self.options.site),
             "PYTHONDONTWRITEBYTECODE": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
