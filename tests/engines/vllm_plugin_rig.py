@@ -22,6 +22,21 @@ ROOT = Path(__file__).parents[2]
 TOKEN = "a token of the tests"
 BLOCK = 32
 NUM_BLOCKS = 161
+HOST_TIER = (
+    "--kv-transfer-config="
+    + json.dumps(
+        {
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {
+                "spec_name": "WarmrouteCpuOffloadingSpec",
+                "spec_module_path": "warmroute.adapters.vllm.plugin.cpu_offload",
+                "cpu_bytes_to_use": 32 * 1024 * 1024,
+                "self_describing_kv_events": True,
+            },
+        }
+    ),
+)
 FLOORS = ("proxy", "adapters", "policies")
 
 

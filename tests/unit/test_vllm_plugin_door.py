@@ -205,7 +205,8 @@ class TestCalls:
     async def test_an_engine_of_another_release_says_why(self) -> None:
         engines = FakeEngines(DeafControl("unsupported: too new").call)
         calls = CoreCalls(engines)
-        control = PluginKVControl(calls, ExpiryTimer(calls), no_tokens)
+        timer = ExpiryTimer(calls)
+        control = PluginKVControl(calls, timer, no_tokens, no_tokens)
         told = await control.capabilities(Request())
         assert told == Capabilities(verbs=dict.fromkeys(VERBS, "unsupported: too new"))
         with pytest.raises(ClientError, match="unsupported: too new") as caught:
@@ -213,7 +214,7 @@ class TestCalls:
         assert caught.value.status == 501
 
 
-async def no_tokens(request: object) -> list[int]:
+async def no_tokens(*request: object) -> Any:
     raise AssertionError(request)
 
 

@@ -6,6 +6,7 @@ kept while some page may still hold the block, so their number is that of the pa
 """
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -39,6 +40,9 @@ class Contents:
         pool: The pool; what it has is looked up there, never remembered.
         block_size: Tokens a block.
         extra_keys: Tells what else the hash of a request's block covers.
+
+    Attributes:
+        is_elsewhere: Tells whether a block that no page holds is kept on the host.
     """
 
     __slots__ = (
@@ -47,7 +51,9 @@ class Contents:
         "_extra_keys",
         "_on_page",
         "_pool",
+        "_spilled",
         "block_size",
+        "is_elsewhere",
     )
 
     def __init__(self, pool: Pool, block_size: int, extra_keys: ExtraKeys) -> None:
@@ -57,6 +63,8 @@ class Contents:
         self._by_hash: dict[bytes, Content] = {}
         self._by_key: dict[int, bytes] = {}
         self._on_page: list[bytes | None] = [None] * pool.num_gpu_blocks
+        self._spilled: deque[bytes] = deque()
+        self.is_elsewhere: Callable[[bytes], bool] | None = None
 
     def __repr__(self) -> str:
         return f"<Contents [Blocks: {len(self._by_hash)}]>"
@@ -97,6 +105,10 @@ class Contents:
         block_hash = self._by_key.get(key)
         return None if block_hash is None else self._by_hash.get(block_hash)
 
+    def hash_of(self, key: int) -> bytes | None:
+        """Return the full hash of a block that was noted."""
+        return self._by_key.get(key)
+
     def pages(self, key: int) -> list[Block]:
         """Return the pages that hold a block: none, one, or copies."""
         block_hash = self._by_key.get(key)
@@ -120,6 +132,10 @@ class Contents:
         cached = self._pool.cached_block_hash_to_block._cache
         return dict(cached), dict(self._by_hash)
 
+    def noted(self) -> list[int]:
+        """List the keys of everything noted, on a page or not."""
+        return list(self._by_key)
+
     def cached_keys(self) -> list[int]:
         """List the keys of everything cached now."""
         return [key_of(one) for one in self._pool.cached_block_hash_to_block._cache]
@@ -132,9 +148,20 @@ class Contents:
         self._by_hash[block_hash] = content
         self._by_key[key] = block_hash
         if old is not None and old != block_hash and not self.pages_of(old):
-            self._by_hash.pop(old, None)
-            if self._by_key.get(key_of(old)) == old:
-                del self._by_key[key_of(old)]
+            self._left_its_pages(old)
+        if self._spilled:  # each note looks at one that is kept for the host
+            self._left_its_pages(self._spilled.popleft())
+
+    def _left_its_pages(self, block_hash: bytes) -> None:
+        """Forget a block, unless it is back or kept on the host."""
+        if block_hash not in self._by_hash or self.pages_of(block_hash):
+            return
+        if self.is_elsewhere is not None and self.is_elsewhere(block_hash):
+            self._spilled.append(block_hash)
+            return
+        del self._by_hash[block_hash]
+        if self._by_key.get(key_of(block_hash)) == block_hash:
+            del self._by_key[key_of(block_hash)]
 
 
 def pages_in(entry: object) -> list[Block]:

@@ -29,10 +29,12 @@ from warmroute.adapters.kv_requests import (
 )
 from warmroute.adapters.vllm.plugin.calls import CoreCalls, Part
 from warmroute.adapters.vllm.plugin.installation import UNSUPPORTED
+from warmroute.adapters.vllm.plugin.restoring import Chain
 from warmroute.adapters.vllm.plugin.timer import ExpiryTimer
 from warmroute.policies.errors import ClientError
 
 Tokenize = Callable[[BlocksRequest], Awaitable[Sequence[int]]]
+Generate = Callable[[Sequence[int], str | None], Awaitable[None]]
 
 
 class PluginKVControl:
@@ -42,14 +44,20 @@ class PluginKVControl:
         calls: Reach the engine.
         timer: Has the engine let go of what is due.
         tokenize: Turns a prompt or a chat into token ids as the server does.
+        generate: Generates one token behind a prompt, with or without a salt.
     """
 
-    __slots__ = ("_calls", "_timer", "_tokenize")
+    __slots__ = ("_calls", "_generate", "_timer", "_tokenize")
 
     def __init__(
-        self, calls: CoreCalls, timer: ExpiryTimer, tokenize: Tokenize
+        self,
+        calls: CoreCalls,
+        timer: ExpiryTimer,
+        tokenize: Tokenize,
+        generate: Generate,
     ) -> None:
         self._calls = calls
+        self._generate = generate
         self._timer = timer
         self._tokenize = tokenize
 
@@ -113,12 +121,22 @@ class PluginKVControl:
         return await self._change("demote", request)
 
     async def offload(self, request: BlocksRequest) -> Changed:
-        """Refuse."""
-        raise unsupported("offload", UNSUPPORTED["offload"])
+        """Give up the pages of blocks that are in host memory."""
+        return await self._change("offload", request)
 
     async def restore(self, request: BlocksRequest) -> Changed:
-        """Refuse."""
-        raise unsupported("restore", UNSUPPORTED["restore"])
+        """Bring blocks back from host memory, by requests of one token."""
+        hashes = await self._resolve(request)
+        parts = await self._calls.run("restorable", hashes=hashes)
+        back: list[int] = []
+        for chain in cast(list[Chain], _joined(parts, "chains")):
+            tokens, salt, keys = chain
+            await self._generate(tokens, salt)
+            back += keys
+        if not back:
+            return Changed(changed=0, named=len(hashes))
+        (part,) = await self._calls.run("resident", hashes=back)
+        return Changed(changed=cast(int, part["resident"]), named=len(hashes))
 
     async def policy(self, request: PolicyRequest) -> PolicyState:
         """Read or change the block eviction policy; residents stay."""
@@ -165,19 +183,19 @@ def _joined(parts: Iterable[Part], name: str) -> list[object]:
 
 
 def _blocks(rows: list[list[object]]) -> list[ResidentBlock]:
-    """Read rows of hash, parent, depth, refs; parents come before children."""
+    """Read rows of hash, parent, depth, refs and tier; parents come before children."""
     rows.sort(key=lambda row: cast(int, row[2]))
-    return [_block(row, "gpu") for row in rows]
+    return [_block(row) for row in rows]
 
 
-def _block(row: list[object], tier: Tier) -> ResidentBlock:
-    key, parent, _, refs, *content = row
+def _block(row: list[object]) -> ResidentBlock:
+    key, parent, _, refs, tier, *content = row
     tokens, extra_keys = content or (None, None)
     return ResidentBlock(
         hash=cast(int, key),
         parent=cast(int | None, parent),
         refs=cast(int, refs),
-        tier=tier,
+        tier=cast(Tier, tier),
         token_ids=cast(list[int] | None, tokens),
         extra_keys=cast(list[object] | None, extra_keys),
     )

@@ -35,7 +35,7 @@ class CoreControl:
         self._retention.expire()
         if not verb:
             return self._jobs.go_on(ticket)
-        fault = self._faults.get(verb)
+        fault = self._faults.get("restore" if verb == "restorable" else verb)
         if fault is not None:
             return refusal(unsupported(verb, fault))
         generate = self._verbs.get(verb)

@@ -6,7 +6,8 @@ The same paths, bodies and answers that any engine offers to warmroute; see
 
 import importlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -56,6 +57,7 @@ class WarmrouteEndpoint:
 
     def __init__(self) -> None:
         self._door = Door.of_environment()
+        self._client: Any = None
         self._calls: CoreCalls | None = None
         self._timer: ExpiryTimer | None = None
 
@@ -70,6 +72,7 @@ class WarmrouteEndpoint:
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         """Learn which engine to drive."""
         if engine_client is not None:
+            self._client = engine_client
             self._calls = CoreCalls(engine_client.engine_core)
             self._timer = ExpiryTimer(self._calls)
 
@@ -111,7 +114,20 @@ class WarmrouteEndpoint:
                 "unsupported: no engine is behind this server",
             )
         tokens = ServerTokens(request.app.state.serving_tokenization, request)
-        return PluginKVControl(self._calls, self._timer, tokens.tokenize)
+        return PluginKVControl(
+            self._calls, self._timer, tokens.tokenize, self._generate
+        )
+
+    async def _generate(self, tokens: Sequence[int], salt: str | None) -> None:
+        """Generate one token, so that the engine loads what the prompt needs."""
+        vllm: Any = importlib.import_module("vllm")
+        prompt: dict[str, object] = {"prompt_token_ids": list(tokens)}
+        if salt is not None:
+            prompt["cache_salt"] = salt
+        once = vllm.SamplingParams(max_tokens=1)
+        name = f"warmroute-restore-{secrets.token_hex(8)}"
+        async for _ in self._client.generate(prompt, once, name):
+            pass
 
 
 async def read_body(request: HttpRequest) -> bytes:

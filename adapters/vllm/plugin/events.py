@@ -1,8 +1,8 @@
 """The engine's KV events: counted, and published without waiting for a step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
-from warmroute.adapters.vllm.plugin.ports import Batch, CacheManager, Publisher
+from warmroute.adapters.vllm.plugin.ports import Batch, Publisher
 
 
 class CountedPublisher:
@@ -35,20 +35,20 @@ class Announcer:
     """Publish what a verb changed before it answers.
 
     Args:
-        manager: Holds the events that wait.
+        sources: Hand over the events that wait, those of pages before the host's.
         publisher: Takes them, the one that the scheduler uses.
         batch: Makes a batch of events.
     """
 
-    __slots__ = ("_batch", "_manager", "_publisher")
+    __slots__ = ("_batch", "_publisher", "_sources")
 
     def __init__(
         self,
-        manager: CacheManager,
+        sources: Sequence[Callable[[], Iterable[object] | None]],
         publisher: CountedPublisher,
         batch: Callable[[list[object]], Batch],
     ) -> None:
-        self._manager = manager
+        self._sources = sources
         self._publisher = publisher
         self._batch = batch
 
@@ -57,7 +57,7 @@ class Announcer:
 
     def announce(self) -> int | None:
         """Publish all that waits; return the last sequence number."""
-        events = self._manager.take_events()
+        events = [event for take in self._sources for event in take() or ()]
         if events:
             self._publisher.publish(self._batch(events))
         return self._publisher.last_seq

@@ -4,7 +4,7 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from warmroute.adapters.kv_control import VERBS
@@ -12,10 +12,12 @@ from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.core import CoreControl, DeafControl
 from warmroute.adapters.vllm.plugin.events import Announcer, CountedPublisher
 from warmroute.adapters.vllm.plugin.holds import PoolHolds
+from warmroute.adapters.vllm.plugin.host import host_tier
 from warmroute.adapters.vllm.plugin.names import SHARE_VARIABLE
 from warmroute.adapters.vllm.plugin.naming import BlockNaming, HashBlock
 from warmroute.adapters.vllm.plugin.ordering import Ordering
 from warmroute.adapters.vllm.plugin.ports import Batch, Block, Pool, Request, Scheduler
+from warmroute.adapters.vllm.plugin.restoring import Restoring
 from warmroute.adapters.vllm.plugin.verbs import Verbs
 from warmroute.policies.kv.retention import Retention
 
@@ -23,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SHARE = 0.5
 UNSUPPORTED = {
-    "offload": "unsupported: the plugin does not move blocks to host memory",
-    "restore": "unsupported: the plugin does not move blocks to host memory",
     "budget": "unsupported: the plugin evicts no blocks inside a running sequence",
 }
 
@@ -69,21 +69,31 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
     pool.cache_full_blocks = watched(pool.cache_full_blocks, contents)
     publisher = CountedPublisher(scheduler.kv_event_publisher)
     scheduler.kv_event_publisher = publisher
-    announcer = Announcer(scheduler.kv_cache_manager, publisher, _batch())
+    announcer = Announcer(_event_sources(scheduler), publisher, _batch())
     cap = retention_cap(pool, contents.block_size, _longest(scheduler), _share())
     retention = Retention(
         PoolHolds(pool, contents),
         min(1.0, (cap + 0.5) / (pool.num_gpu_blocks - 1)) if cap else 0.0,
         clock=time.monotonic,
     )
+    naming = BlockNaming(contents.block_size, _hash_block(scheduler))
+    host = host_tier(scheduler)
+    if isinstance(host, str):
+        faults = {"offload": host, "restore": host} | faults
+        tier = restoring = None
+    else:
+        tier, contents.is_elsewhere = host, host.has
+        restoring = Restoring(contents, host, naming, _longest(scheduler))
     verbs = Verbs(
         pool,
         contents,
         announcer,
         retention,
         Ordering(pool, contents),
-        BlockNaming(contents.block_size, _hash_block(scheduler)),
+        naming,
         UNSUPPORTED | faults,
+        tier,
+        restoring,
     )
     return CoreControl(verbs, retention, announcer)
 
@@ -126,6 +136,15 @@ def retention_cap(pool: Pool, block_size: int, longest: int, share: float) -> in
     """
     room = pool.num_gpu_blocks - 1 - -(-longest // block_size)
     return max(0, min(int(share * (pool.num_gpu_blocks - 1)), room))
+
+
+def _event_sources(scheduler: Scheduler) -> list[Callable[[], Iterable[object]]]:
+    sources: list[Callable[[], Iterable[object]]] = [
+        scheduler.kv_cache_manager.take_events
+    ]
+    if scheduler.connector is not None:
+        sources.append(cast(Any, scheduler.connector).take_events)
+    return sources
 
 
 def _share() -> float:

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from warmroute.adapters.kv_control import VERBS
-from warmroute.adapters.vllm.plugin.contents import Contents, pages_in
+from warmroute.adapters.vllm.plugin.contents import Content, Contents, key_of, pages_in
 from warmroute.adapters.vllm.plugin.events import Announcer
 from warmroute.adapters.vllm.plugin.eviction import SLICE, Evictor
+from warmroute.adapters.vllm.plugin.host import HostTier
 from warmroute.adapters.vllm.plugin.jobs import Part
 from warmroute.adapters.vllm.plugin.naming import BlockNaming
 from warmroute.adapters.vllm.plugin.ordering import Ordering
 from warmroute.adapters.vllm.plugin.ports import Pool
+from warmroute.adapters.vllm.plugin.restoring import Restoring
 from warmroute.policies.kv.retention import Retention
 
 Arguments = dict[str, object]
@@ -33,15 +35,19 @@ class Verbs:
         ordering: Says who is evicted first.
         naming: Hashes as the engine does.
         faults: Why some verbs do not work here.
+        host: The host tier, if there is one.
+        restoring: Finds the prompts that bring blocks back from it.
     """
 
     __slots__ = (
         "_announcer",
         "_contents",
         "_evictor",
+        "_host",
         "_naming",
         "_ordering",
         "_pool",
+        "_restoring",
         "_retention",
         "faults",
     )
@@ -55,6 +61,8 @@ class Verbs:
         ordering: Ordering,
         naming: BlockNaming,
         faults: Mapping[str, str],
+        host: HostTier | None = None,
+        restoring: Restoring | None = None,
     ) -> None:
         self._pool = pool
         self._contents = contents
@@ -62,6 +70,8 @@ class Verbs:
         self._retention = retention
         self._ordering = ordering
         self._naming = naming
+        self._host = host
+        self._restoring = restoring
         self.faults = dict(faults)
         self._evictor = Evictor(pool, contents)
 
@@ -86,21 +96,14 @@ class Verbs:
         cached, contents = self._contents.captured()
         yield {"seq": seq, "block_size": self._contents.block_size}
         rows: list[object] = []
-        for block_hash, entry in cached.items():
-            content = contents.get(block_hash)
-            if content is None:
-                continue
-            refs = max((page.ref_cnt for page in pages_in(entry)), default=0)
-            row: list[object] = [
-                int.from_bytes(block_hash[-12:-4], "big"),
-                content.parent,
-                content.depth,
-                refs,
-            ]
-            if with_tokens:
-                row += [list(content.tokens), content.extra_keys]
-            rows.append(row)
-            if len(rows) == _ROWS:
+        for block_hash, content in contents.items():
+            pages = pages_in(cached.get(block_hash))
+            if pages:
+                refs = max(page.ref_cnt for page in pages)
+                rows.append(_row(block_hash, content, refs, "gpu", with_tokens))
+            if self._host is not None and self._host.has(block_hash):
+                rows.append(_row(block_hash, content, 0, "host", with_tokens))
+            if len(rows) >= _ROWS:
                 yield {"rows": rows}
                 rows = []
         yield {"rows": rows}
@@ -109,12 +112,18 @@ class Verbs:
         """Drop everything that nobody uses, the tails first."""
         keys = self._contents.cached_keys()
         yield from self._drop(keys)
+        if self._host is not None:
+            for at, key in enumerate(self._contents.noted()):
+                self._drop_on_host(key)
+                if at % SLICE == 0:
+                    yield {}
         left = self._contents.cached_keys()
         yield {"left": sum(map(self._evictor.is_used, left)), "empty": not left}
 
     def evict(self, arguments: Arguments) -> Iterator[Part]:
-        """Drop the named blocks, suffix first."""
-        return self._drop(named(arguments))
+        """Drop the named blocks from pages and host, suffix first."""
+        for part in self._drop(named(arguments)):
+            yield part if self._host is None else self._dropped_from_host(part)
 
     def retain(self, arguments: Arguments) -> Iterator[Part]:
         """Keep the leading resident blocks of those named."""
@@ -143,6 +152,23 @@ class Verbs:
         """Make the named blocks the next victims."""
         for changed in self._evictor.demote(named(arguments)):
             yield {"changed": changed}
+
+    def offload(self, arguments: Arguments) -> Iterator[Part]:
+        """Give up the pages of blocks that the host has, suffix first."""
+        assert self._host is not None, "offload is refused without a host tier"
+        on_host = [key for key in named(arguments) if self._is_on_host(key)]
+        for done in self._evictor.drop(on_host):
+            yield {"changed": len(done.evicted)}
+
+    def restorable(self, arguments: Arguments) -> Iterator[Part]:
+        """Return the prompts that bring the named blocks back from the host."""
+        assert self._restoring is not None, "restore is refused without a host tier"
+        for chain in self._restoring.chains(named(arguments)):
+            yield {} if chain is None else {"chains": [list(chain)]}
+
+    def resident(self, arguments: Arguments) -> Iterator[Part]:
+        """Count those of the named blocks that are on a page."""
+        yield {"resident": sum(map(bool, map(self._contents.pages, named(arguments))))}
 
     def policy(self, arguments: Arguments) -> Iterator[Part]:
         """Read or change who is evicted first."""
@@ -173,6 +199,28 @@ class Verbs:
         for done in self._evictor.drop(keys):
             yield {"evicted": done.evicted, "kept": [list(one) for one in done.kept]}
 
+    def _dropped_from_host(self, part: Part) -> Part:
+        """Drop from the host what left its pages, and what was there alone."""
+        assert self._host is not None
+        evicted = cast(list[int], part["evicted"])
+        kept: list[object] = []
+        for key in evicted:
+            self._drop_on_host(key)
+        for key, reason in cast(list[tuple[int, str]], part["kept"]):
+            if reason == "absent" and self._drop_on_host(key):
+                evicted.append(key)
+            else:
+                kept.append([key, reason])
+        return {"evicted": evicted, "kept": kept}
+
+    def _drop_on_host(self, key: int) -> bool:
+        block_hash = self._contents.hash_of(key)
+        return bool(block_hash and self._host and self._host.drop(block_hash))
+
+    def _is_on_host(self, key: int) -> bool:
+        block_hash = self._contents.hash_of(key)
+        return bool(block_hash and self._host and self._host.has(block_hash))
+
     def all(self) -> dict[str, Callable[[Arguments], Iterator[Part]]]:
         """Return what may be asked for, by name."""
         verbs: Iterable[Callable[[Arguments], Iterator[Part]]] = (
@@ -184,11 +232,23 @@ class Verbs:
             self.retain,
             self.release,
             self.demote,
+            self.offload,
+            self.restorable,
+            self.resident,
             self.policy,
             self.expire,
             self.pages,
         )
         return {verb.__name__: verb for verb in verbs}
+
+
+def _row(
+    block_hash: bytes, content: Content, refs: int, tier: str, with_tokens: bool
+) -> list[object]:
+    row: list[object] = [key_of(block_hash), content.parent, content.depth, refs, tier]
+    if with_tokens:
+        row += [list(content.tokens), content.extra_keys]
+    return row
 
 
 def named(arguments: Arguments) -> list[int]:

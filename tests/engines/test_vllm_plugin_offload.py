@@ -1,0 +1,141 @@
+"""Blocks of a real vLLM in host memory and back, by verbs and by requests."""
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from engines.test_vllm_plugin import LENGTH, MOST, blocks, fill, prompt
+from engines.vllm_plugin_rig import (
+    HOST_TIER,
+    PluginEngine,
+    PluginOptions,
+    link_package,
+    running,
+)
+from two_vllm.engines import EngineOptions
+
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.timeout(600),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def engine(
+    engine_options: EngineOptions,
+    http: aiohttp.ClientSession,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[PluginEngine]:
+    folder = tmp_path_factory.mktemp("offload")
+    site = link_package(folder / "site")
+    options = PluginOptions("offload", folder, site, arguments=HOST_TIER)
+    async with running(engine_options, [options], http) as (one,):
+        yield one
+
+
+async def tiers(engine: PluginEngine) -> dict[str, set[int]]:
+    listed = (await engine.kv("snapshot"))["blocks"]
+    return {
+        tier: {one["hash"] for one in listed if one["tier"] == tier}
+        for tier in ("gpu", "host")
+    }
+
+
+async def store(engine: PluginEngine, name: str) -> list[int]:
+    """Have a prompt cached and copied; the copies end with the steps behind it."""
+    tokens = prompt(name)
+    await engine.complete(tokens)
+    await engine.complete(prompt(f"{name}-behind", 40))
+    return tokens
+
+
+async def test_both_verbs_are_probed(engine: PluginEngine) -> None:
+    verbs = (await engine.kv("capabilities"))["verbs"]
+    assert (verbs["offload"], verbs["restore"]) == (True, True)
+
+
+@pytest.mark.parametrize("way", ["offload", "evict"])
+async def test_an_offloaded_prompt_is_served_from_the_host(
+    engine: PluginEngine, way: str
+) -> None:
+    """Evicted, from pages and host, it is computed again."""
+    tokens = await store(engine, f"way-{way}")
+    told = await engine.kv(way, blocks(tokens))
+    if way == "offload":
+        assert told == {"changed": 15, "named": 15}
+    else:
+        assert len(told["evicted"]) == 15
+    from_host = await engine.metric("vllm:external_prefix_cache_hits_total")
+    # The connector also brings the last block, which pages alone never serve whole.
+    expected = LENGTH if way == "offload" else 0
+    assert await engine.cached(tokens) == expected
+    loaded = await engine.metric("vllm:external_prefix_cache_hits_total") - from_host
+    assert loaded == expected
+
+
+async def test_offload_moves_and_restore_brings_back(engine: PluginEngine) -> None:
+    tokens = await store(engine, "there")
+    named = set((await engine.kv("evict", blocks(prompt("never"))))["evicted"])
+    assert not named
+    before = await tiers(engine)
+    assert (await engine.kv("offload", blocks(tokens)))["changed"] == 15
+    away = await tiers(engine)
+    gone = before["gpu"] - away["gpu"]
+    assert len(gone) == 15
+    assert gone <= away["host"]
+    assert await engine.kv("restore", blocks(tokens)) == {"changed": 15, "named": 15}
+    back = await tiers(engine)
+    assert gone <= back["gpu"]
+    assert (await engine.kv("restore", blocks(tokens)))["changed"] == 0
+    from_host = await engine.metric("vllm:external_prefix_cache_hits_total")
+    assert await engine.cached(tokens) == LENGTH
+    loaded = await engine.metric("vllm:external_prefix_cache_hits_total") - from_host
+    assert loaded == LENGTH - MOST
+
+
+async def test_restore_by_hash_knows_tokens_and_salts(engine: PluginEngine) -> None:
+    """Long after pages were given to others, because the host still has them."""
+    tokens = prompt("salted")
+    await engine.complete(tokens, cache_salt="pepper")
+    await engine.complete(prompt("salted-behind", 40))
+    named = blocks(tokens, cache_salt="pepper")
+    assert (await engine.kv("offload", named))["changed"] == 15
+    await fill(engine, "many")
+    listed = (await engine.kv("snapshot", {"token_ids": True}))["blocks"]
+    away = [
+        one["hash"]
+        for one in listed
+        if one["tier"] == "host" and one["token_ids"][0:3] == tokens[0:3]
+    ]
+    assert len(away) == 1
+    told = await engine.kv("restore", {"hashes": away})
+    assert told == {"changed": 1, "named": 1}
+    assert away[0] in (await tiers(engine))["gpu"]
+
+
+async def test_what_comes_back_is_what_was_there(engine: PluginEngine) -> None:
+    """The same continuation as from the pages themselves."""
+    tokens = await store(engine, "same") + [7, 8, 9]
+    reference = await text(engine, tokens)
+    assert await text(engine, tokens) == reference
+    assert (await engine.kv("offload", blocks(tokens[:LENGTH])))["changed"] == 15
+    assert (await engine.kv("restore", blocks(tokens[:LENGTH])))["changed"] == 15
+    assert await text(engine, tokens) == reference
+
+
+async def text(engine: PluginEngine, tokens: list[int]) -> str:
+    return str((await engine.complete(tokens, 20))["choices"][0]["text"])
+
+
+async def test_flush_empties_both_tiers_and_leaves_no_block_behind(
+    engine: PluginEngine,
+) -> None:
+    tokens = await store(engine, "flushed")
+    flushed = await engine.kv("flush")
+    assert flushed["flushed"]
+    assert await tiers(engine) == {"gpu": set(), "host": set()}
+    assert await engine.cached(tokens) == 0
+    await engine.complete(prompt("end", 40))
+    assert await engine.is_whole()
