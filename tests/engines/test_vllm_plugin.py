@@ -1,32 +1,27 @@
 """KV control of a real vLLM by the plugin: each verb, and what it is measured by."""
 
 import asyncio
-import contextlib
 import json
-import random
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable
 
 import aiohttp
 import pytest
-import pytest_asyncio
 from engines.vllm_plugin_rig import (
     BLOCK,
+    MOST,
     NUM_BLOCKS,
     TOKEN,
-    Ear,
+    EventView,
+    Plugged,
     PluginEngine,
-    PluginOptions,
-    link_package,
-    pretend,
-    running,
+    blocks,
+    fill,
+    prompt,
 )
-from two_vllm.engines import EngineOptions
 
 from warmroute.adapters.endpoint import Endpoint
 from warmroute.adapters.kv_control import VERBS
-from warmroute.adapters.kv_events.wire import Cleared, Removed, Stored, decode
 from warmroute.adapters.vllm.client import VLLMAdapter
 
 pytestmark = [
@@ -34,91 +29,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="session"),
 ]
-
-LENGTH = 15 * BLOCK
-MOST = LENGTH - BLOCK
-"""Most of an aligned prompt that can be cached: its last token is computed always."""
-
-
-class Plugged:
-    """The engines of this file, and what they publish."""
-
-    def __init__(
-        self, engine: PluginEngine, stranger: PluginEngine, view: "EventView"
-    ) -> None:
-        self.engine = engine
-        self.stranger = stranger
-        self.view = view
-
-
-class EventView:
-    """What the events say is cached, counted, because vLLM stores copies."""
-
-    def __init__(self, ear: Ear, seq: int) -> None:
-        self.ear = ear
-        self.seq = seq
-        self.blocks: Counter[int] = Counter()
-        self.contents: dict[int, Stored] = {}
-
-    async def catch_up(self, seq: int) -> None:
-        """Hear everything up to batch *seq*."""
-        while self.seq < seq:
-            number, payload = await self.ear.next()
-            assert number == self.seq + 1
-            self.seq = number
-            for event in decode(payload).events:
-                self._apply(event)
-
-    def _apply(self, event: object) -> None:
-        if isinstance(event, Cleared):
-            self.blocks.clear()
-        elif isinstance(event, Stored):
-            self.blocks.update(int(one) for one in event.block_hashes)
-            self.contents.update((int(one), event) for one in event.block_hashes)
-        elif isinstance(event, Removed):
-            self.blocks.subtract(int(one) for one in event.block_hashes)
-
-    @property
-    def cached(self) -> set[int]:
-        assert min(self.blocks.values(), default=0) >= 0
-        return set(+self.blocks)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def plugged(
-    engine_options: EngineOptions,
-    http: aiohttp.ClientSession,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[Plugged]:
-    folder = tmp_path_factory.mktemp("plugin")
-    site = link_package(folder / "site")
-    other = pretend(link_package(folder / "other"), "0.99.0+cpu")
-    options = [
-        PluginOptions("plugged", folder, site),
-        PluginOptions("stranger", folder, other),
-    ]
-    async with running(engine_options, options, http) as (engine, stranger):
-        ear = Ear(engine.events)
-        try:
-            yield Plugged(engine, stranger, EventView(ear, await hear(engine, ear)))
-        finally:
-            ear.close()
-
-
-async def hear(engine: PluginEngine, ear: Ear) -> int:
-    """Wait until the publisher has found us; return the last number, nothing cached."""
-    for at in range(100):
-        await engine.complete(prompt(f"hear-{at}", 2 * BLOCK))
-        with contextlib.suppress(TimeoutError):
-            seq, _ = await ear.next(0.2)
-            break
-    else:
-        raise AssertionError("no events")
-    await engine.kv("flush")
-    last = (await engine.kv("snapshot"))["seq"]
-    while seq < last:
-        seq, _ = await ear.next()
-    return seq
 
 
 @pytest.fixture
@@ -129,21 +39,6 @@ def engine(plugged: Plugged) -> PluginEngine:
 @pytest.fixture
 def view(plugged: Plugged) -> EventView:
     return plugged.view
-
-
-def prompt(seed: str, length: int = LENGTH) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(3, 250) for _ in range(length)]
-
-
-async def fill(engine: PluginEngine, name: str, count: int = 14) -> None:
-    """Send prompts that nobody sends again; 14 of them are more than the pool."""
-    for at in range(count):
-        await engine.complete(prompt(f"{name}-{at}"))
-
-
-def blocks(tokens: Sequence[int], **fields: object) -> dict[str, object]:
-    return {"token_ids": list(tokens), **fields}
 
 
 async def test_every_verb_is_probed(engine: PluginEngine) -> None:

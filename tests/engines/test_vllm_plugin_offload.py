@@ -1,19 +1,15 @@
 """Blocks of a real vLLM in host memory and back, by verbs and by requests."""
 
-from collections.abc import AsyncIterator
-
-import aiohttp
 import pytest
-import pytest_asyncio
-from engines.test_vllm_plugin import LENGTH, MOST, blocks, fill, prompt
 from engines.vllm_plugin_rig import (
-    HOST_TIER,
+    LENGTH,
+    MOST,
+    Plugged,
     PluginEngine,
-    PluginOptions,
-    link_package,
-    running,
+    blocks,
+    fill,
+    prompt,
 )
-from two_vllm.engines import EngineOptions
 
 pytestmark = [
     pytest.mark.engines,
@@ -22,17 +18,9 @@ pytestmark = [
 ]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def engine(
-    engine_options: EngineOptions,
-    http: aiohttp.ClientSession,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[PluginEngine]:
-    folder = tmp_path_factory.mktemp("offload")
-    site = link_package(folder / "site")
-    options = PluginOptions("offload", folder, site, arguments=HOST_TIER)
-    async with running(engine_options, [options], http) as (one,):
-        yield one
+@pytest.fixture
+def engine(plugged: Plugged) -> PluginEngine:
+    return plugged.hosted
 
 
 async def tiers(engine: PluginEngine) -> dict[str, set[int]]:

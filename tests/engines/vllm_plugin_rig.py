@@ -1,10 +1,13 @@
 """A real vLLM with the plugin beside it, without an installation of its own."""
 
 import asyncio
+import contextlib
 import io
 import json
 import os
+import random
 import tomllib
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,16 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
+import pytest_asyncio
 import zmq
 import zmq.asyncio
 from two_vllm.engines import EngineOptions
 
+from warmroute.adapters.kv_events.wire import Cleared, Removed, Stored, decode
 from warmroute.proxy.demo.child import Child, free_port
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a token of the tests"
 BLOCK = 32
 NUM_BLOCKS = 161
+LENGTH = 15 * BLOCK
+MOST = LENGTH - BLOCK
+"""Most of an aligned prompt that can be cached: its last token is computed always."""
 HOST_TIER = (
     "--kv-transfer-config="
     + json.dumps(
@@ -253,6 +262,105 @@ class Ear:
 
     def close(self) -> None:
         self._context.destroy(linger=0)
+
+
+class EventView:
+    """What the events say is cached, counted, because vLLM stores copies."""
+
+    def __init__(self, ear: Ear, seq: int) -> None:
+        self.ear = ear
+        self.seq = seq
+        self.blocks: Counter[int] = Counter()
+        self.contents: dict[int, Stored] = {}
+
+    async def catch_up(self, seq: int) -> None:
+        """Hear everything up to batch *seq*."""
+        while self.seq < seq:
+            number, payload = await self.ear.next()
+            assert number == self.seq + 1
+            self.seq = number
+            for event in decode(payload).events:
+                self._apply(event)
+
+    def _apply(self, event: object) -> None:
+        if isinstance(event, Cleared):
+            self.blocks.clear()
+        elif isinstance(event, Stored):
+            self.blocks.update(int(one) for one in event.block_hashes)
+            self.contents.update((int(one), event) for one in event.block_hashes)
+        elif isinstance(event, Removed):
+            self.blocks.subtract(int(one) for one in event.block_hashes)
+
+    @property
+    def cached(self) -> set[int]:
+        assert min(self.blocks.values(), default=0) >= 0
+        return set(+self.blocks)
+
+
+async def hear(engine: PluginEngine, ear: Ear) -> int:
+    """Wait until the publisher has found us; return the last number, nothing cached."""
+    for at in range(100):
+        await engine.complete(prompt(f"hear-{at}", 2 * BLOCK))
+        with contextlib.suppress(TimeoutError):
+            seq, _ = await ear.next(0.2)
+            break
+    else:
+        raise AssertionError("no events")
+    await engine.kv("flush")
+    last = (await engine.kv("snapshot"))["seq"]
+    while seq < last:
+        seq, _ = await ear.next()
+    return seq
+
+
+@dataclass(frozen=True, slots=True)
+class Plugged:
+    """The engines of the tests: with the plugin, with a host tier, and a stranger."""
+
+    engine: PluginEngine
+    view: EventView
+    hosted: PluginEngine
+    stranger: PluginEngine
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def plugged(
+    engine_options: EngineOptions,
+    http: aiohttp.ClientSession,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Plugged]:
+    folder = tmp_path_factory.mktemp("plugin")
+    site = link_package(folder / "site")
+    other = pretend(link_package(folder / "other"), "0.99.0+cpu")
+    options = [
+        PluginOptions("plugged", folder, site),
+        PluginOptions("hosted", folder, site, arguments=HOST_TIER),
+        PluginOptions("stranger", folder, other),
+    ]
+    async with running(engine_options, options, http) as (engine, hosted, stranger):
+        ear = Ear(engine.events)
+        try:
+            view = EventView(ear, await hear(engine, ear))
+            yield Plugged(engine, view, hosted, stranger)
+        finally:
+            ear.close()
+
+
+def prompt(seed: str, length: int = LENGTH) -> list[int]:
+    """Make up token ids, the same ones for the same seed."""
+    chance = random.Random(seed)
+    return [chance.randrange(3, 250) for _ in range(length)]
+
+
+async def fill(engine: PluginEngine, name: str, count: int = 14) -> None:
+    """Send prompts that nobody sends again; 14 of them are more than the pool."""
+    for at in range(count):
+        await engine.complete(prompt(f"{name}-{at}"))
+
+
+def blocks(tokens: Sequence[int], **fields: object) -> dict[str, object]:
+    """Name the blocks of token ids."""
+    return {"token_ids": list(tokens), **fields}
 
 
 @asynccontextmanager

@@ -7,10 +7,11 @@ kept while some page may still hold the block, so their number is that of the pa
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from warmroute.adapters.vllm.plugin.followers import Followers
 from warmroute.adapters.vllm.plugin.ports import Block, Pool, Request
 
 _GROUP_BYTES = 4
@@ -49,6 +50,7 @@ class Contents:
         "_by_hash",
         "_by_key",
         "_extra_keys",
+        "_followers",
         "_on_page",
         "_pool",
         "_spilled",
@@ -62,6 +64,7 @@ class Contents:
         self._extra_keys = extra_keys
         self._by_hash: dict[bytes, Content] = {}
         self._by_key: dict[int, bytes] = {}
+        self._followers = Followers()
         self._on_page: list[bytes | None] = [None] * pool.num_gpu_blocks
         self._spilled: deque[bytes] = deque()
         self.is_elsewhere: Callable[[bytes], bool] | None = None
@@ -118,14 +121,9 @@ class Contents:
         """Return the pages that hold a hash."""
         return pages_in(self._pool.cached_block_hash_to_block._cache.get(block_hash))
 
-    def children(self, keys: Iterable[int]) -> dict[int, list[bytes]]:
-        """Return the hashes noted behind each of *keys*. O(blocks)."""
-        wanted = set(keys)
-        found: dict[int, list[bytes]] = {}
-        for block_hash, content in self._by_hash.items():
-            if content.parent in wanted:
-                found.setdefault(content.parent, []).append(block_hash)
-        return found
+    def is_followed(self, key: int) -> bool:
+        """Tell whether a block directly behind this one is on a page."""
+        return any(map(self.pages_of, self._followers.of(key)))
 
     def captured(self) -> tuple[dict[bytes, object], dict[bytes, Content]]:
         """Copy what is cached now, and what it is made of; at the speed of C."""
@@ -146,6 +144,7 @@ class Contents:
         old = self._on_page[block_id]
         self._on_page[block_id] = block_hash
         self._by_hash[block_hash] = content
+        self._followers.add(content.parent, block_hash)
         self._by_key[key] = block_hash
         if old is not None and old != block_hash and not self.pages_of(old):
             self._left_its_pages(old)
@@ -159,7 +158,7 @@ class Contents:
         if self.is_elsewhere is not None and self.is_elsewhere(block_hash):
             self._spilled.append(block_hash)
             return
-        del self._by_hash[block_hash]
+        self._followers.discard(self._by_hash.pop(block_hash).parent, block_hash)
         if self._by_key.get(key_of(block_hash)) == block_hash:
             del self._by_key[key_of(block_hash)]
 

@@ -65,13 +65,12 @@ class Evictor:
         return -1 if content is None else content.depth
 
     def _drop_slice(self, keys: list[int]) -> Dropped:
-        children = self._contents.children(keys)
         done = Dropped([], [])
         free: list[Block] = []
         try:
             for key in keys:
                 pages = self._contents.pages(key)
-                reason = self._reason_to_keep(pages, children.get(key, ()))
+                reason = self._reason_to_keep(key, pages)
                 if reason is None:
                     self._forget(pages, free)
                     done.evicted.append(key)
@@ -81,16 +80,12 @@ class Evictor:
             self._pool.free_block_queue.prepend_n(free)
         return done
 
-    def _reason_to_keep(
-        self, pages: list[Block], children: Sequence[bytes]
-    ) -> Reason | None:
+    def _reason_to_keep(self, key: int, pages: list[Block]) -> Reason | None:
         if not pages:
             return "absent"
         if any(page.ref_cnt for page in pages):
             return "referenced"
-        if any(self._contents.pages_of(child) for child in children):
-            return "followed"
-        return None
+        return "followed" if self._contents.is_followed(key) else None
 
     def _forget(self, pages: list[Block], free: list[Block]) -> None:
         queue = self._pool.free_block_queue
