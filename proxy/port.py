@@ -24,8 +24,9 @@ from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.process import listen
 from warmroute.proxy.prompt import Prompt
+from warmroute.proxy.queue import HoldQueue
 from warmroute.proxy.router import Router
-from warmroute.proxy.routing import Routing
+from warmroute.proxy.routing import Plan, Routing
 from warmroute.proxy.telemetry import Tracer
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.waiting import PromptWait
@@ -59,6 +60,7 @@ class DataPort:
         self.outbox = Outbox()
         self.is_draining = False
         self.own = OwnPaths(fleet)
+        self.queue: HoldQueue | None = None
         self._connections: set[ClientConnection] = set()
         self._pools: dict[Backend, ConnectionPool] = {}
         self.configure(config)
@@ -177,8 +179,7 @@ class DataPort:
                 bodiless=head.method == b"HEAD",
             )
             return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
-        now = self.clock()
-        trace = None
+        now, trace = self.clock(), None
         if self.tracer is not None:
             trace = self.tracer.start_server(head, now, connection.peer)
         return self.routed(connection, head, body, None, trace, now)
@@ -206,7 +207,11 @@ class DataPort:
                     return PromptWait(
                         self, connection, head, body, prompt, pending, trace, started_at
                     )
-            return self._exchange(connection, head, body, prompt, trace, started_at)
+            if self.queue is not None:
+                return self.queue.admit(
+                    self, connection, head, body, prompt, trace, started_at
+                )
+            return self.exchange(connection, head, body, prompt, trace, started_at)
         except ClientError as refusal:
             error = refusal
         except Exception:
@@ -216,7 +221,7 @@ class DataPort:
             error = ClientError(500, "internal_error", "the proxy failed; see its log")
         return self._refusal(connection, head, error, trace)
 
-    def _exchange(
+    def exchange(
         self,
         connection: ClientConnection,
         head: RequestHead,
@@ -224,9 +229,14 @@ class DataPort:
         prompt: Prompt,
         trace: RequestTrace | None,
         started_at: float,
+        plan: Plan | None = None,
     ) -> Exchange:
-        now = started_at if self.router.exact is None else self.clock()
-        routing = self.router.route(head, prompt, now)
+        """Make the work that sends a request where *plan* says, or the router."""
+        if plan is not None:
+            now, routing = plan.query.now, self.router.dispatch(plan)
+        else:
+            now = started_at if self.router.exact is None else self.clock()
+            routing = self.router.route(head, prompt, now)
         if trace is not None:
             trace.route(
                 routing.decision,
@@ -266,8 +276,7 @@ class DataPort:
 
     def forget(self, backend: Backend) -> None:
         """Close the kept connections of a backend that was removed."""
-        pool = self._pools.pop(backend, None)
-        if pool is not None:
+        if (pool := self._pools.pop(backend, None)) is not None:
             pool.close()
 
     async def connect(self, backend: Backend) -> UpstreamConnection:

@@ -69,8 +69,8 @@ class BackendFacts(Protocol):
         ...
 
     @property
-    def candidate(self) -> LoadFacts:
-        """Its load."""
+    def load(self) -> LoadFacts:
+        """Its load, over all ranks."""
         ...
 
 
@@ -172,6 +172,8 @@ class AdminState:
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
+    queue: Callable[[], dict[str, Any] | None] = lambda: None
+    shadow: Callable[[], dict[str, Any] | None] = lambda: None
     host: str = "127.0.0.1"
     token: str | None = None
     clock: Callable[[], float] = time.monotonic
@@ -192,6 +194,8 @@ class AdminState:
                 **totals.snapshot()._asdict(),
             },
             "paid_twice_ratio": totals.paid_twice_ratio,
+            "queue": self.queue(),
+            "shadow": self.shadow(),
         }
 
     def backends(self) -> list[dict[str, Any]]:
@@ -199,7 +203,7 @@ class AdminState:
         return [self._backend(backend) for backend in self.fleet.backends.values()]
 
     def _backend(self, backend: BackendFacts) -> dict[str, Any]:
-        load = backend.candidate
+        load = backend.load
         return {
             "name": backend.name,
             "url": _without_credentials(backend.url),

@@ -110,7 +110,12 @@ class Probers:
             headers["Authorization"] = backend.auth_header[1].decode()
         timeout_s = self._health.timeout_s
         return Endpoint(
-            session, backend.url, headers, timeout_s, backend.ssl, backend.door_key
+            session,
+            backend.url,
+            headers,
+            timeout_s,
+            backend.ssl,
+            door_key=backend.door_key,
         )
 
     def endpoint(self, name: str) -> Endpoint | None:

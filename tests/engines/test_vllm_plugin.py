@@ -335,7 +335,7 @@ async def test_the_proxy_reads_the_snapshot(
     """With the backend's token; without it the door offers no list."""
     await engine.complete(prompt("proxy"))
     adapter = VLLMAdapter()
-    keyed = Endpoint(http, engine.url, {}, 5.0, None, f"Bearer {TOKEN}")
+    keyed = Endpoint(http, engine.url, {}, 5.0, door_key=f"Bearer {TOKEN}")
     snapshot = await adapter.snapshot(keyed)
     assert snapshot is not None
     assert all(len(one.token_ids or ()) == BLOCK for one in snapshot.blocks)

@@ -42,7 +42,7 @@ class FakeBackend:
     state: str = "up"
     incarnation: int = 3
     block_size: int | None = 16
-    candidate: FakeLoad = field(default_factory=FakeLoad)
+    load: FakeLoad = field(default_factory=FakeLoad)
 
 
 class FakeFleet:
@@ -203,6 +203,8 @@ class TestState:
                 "unpredicted": 96,
             },
             "paid_twice_ratio": 0.32,
+            "queue": None,
+            "shadow": None,
         }
 
     async def test_ready_follows_the_application(

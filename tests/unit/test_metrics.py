@@ -12,6 +12,7 @@ from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.metrics import Exposition, build_registry
+from warmroute.proxy.policy_metrics import PolicyExposition
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -66,7 +67,7 @@ def heard() -> EventExposition:
     stream: Any = SimpleNamespace(
         track=track, sequencer=sequencer, num_replays=5, lag_s=0.5, status="live"
     )
-    return EventExposition(lambda: {"a": stream})
+    return EventExposition(lambda: {"a": [stream]})
 
 
 def test_kv_events_are_counted() -> None:
@@ -178,6 +179,8 @@ def test_every_metric_is_documented_with_its_type_and_labels() -> None:
     }
     exposed = {}
     families = [*exposition(busy_ledger()).collect(), *heard().collect()]
+    nothing: Any = SimpleNamespace(queue=None, shadow=None)
+    families += PolicyExposition(nothing).collect()
     for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = getattr(family, "_labelnames", ())

@@ -20,6 +20,13 @@ TILE_SCORES = 1 << 19
 MAX_TILE = 128
 """Queries of one tile at most."""
 
+SAFE_SCORE = 40.0
+"""Largest score whose exponential needs no shift, in either direction.
+
+float32 holds e^88 and e^-87: sums of e^40 over any context, times any value, stay far
+inside, and so do shares of a row that are worth adding to one of e^-40.
+"""
+
 
 class _Scratch(threading.local):
     """Room for the scores of a tile; engines may share a model, but not this."""
@@ -88,7 +95,7 @@ class Attention:
         received: F32 | None,
     ) -> None:
         scores = self._scores(queries, sections, visible)
-        totals = _exponentiate(scores)
+        totals = exponentiate(scores)
         if received is not None:
             shares = (1 / totals)[:, None, :] @ scores
             received[:, :visible] += shares[:, 0]
@@ -126,11 +133,20 @@ class Attention:
         return scratch.room[:size].reshape(self._heads, rows, visible)
 
 
-def _exponentiate(scores: F32) -> F32:
-    """Turn *scores* into softmax numerators in place, and return their sums."""
-    scores -= scores.max(axis=-1, keepdims=True)
+def exponentiate(scores: F32) -> F32:
+    """Turn *scores* into softmax numerators in place, and return their sums.
+
+    Rows are shifted only where one of them needs it: what lies within `SAFE_SCORE`
+    of 0 can neither overflow nor vanish, and a pass over all scores is saved.
+
+    Args:
+        scores: ``[..., keys]``, contiguous; each row has a finite score.
+    """
+    highest = scores.max(axis=-1, keepdims=True)
+    if max(highest.max(), -highest.min()) > SAFE_SCORE:
+        scores -= highest
     np.exp(scores, out=scores)
-    totals: F32 = scores.sum(axis=-1)
+    totals: F32 = scores @ np.ones(scores.shape[-1], np.float32)
     return totals
 
 
