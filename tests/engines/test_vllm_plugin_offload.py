@@ -1,15 +1,23 @@
 """Blocks of a real vLLM in host memory and back, by verbs and by requests."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
+import pytest_asyncio
 from engines.vllm_plugin_rig import (
+    BLOCK,
     LENGTH,
     MOST,
+    TOKEN,
     Plugged,
     PluginEngine,
     blocks,
     fill,
     prompt,
 )
+from integration.served import Served
 
 pytestmark = [
     pytest.mark.engines,
@@ -127,3 +135,63 @@ async def test_flush_empties_both_tiers_and_leaves_no_block_behind(
     assert await engine.cached(tokens) == 0
     await engine.complete(prompt("end", 40))
     assert await engine.is_whole()
+
+
+Serve = Callable[[PluginEngine, str], Awaitable[Served]]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    started: list[Served] = []
+
+    async def start(engine: PluginEngine, token: str) -> Served:
+        backend = {"name": "a", "url": engine.url, "engine": "vllm", "kv_token": token}
+        served = Served(tmp_path / "config.yaml", {"backends": [backend]})
+        served.write()
+        started.append(served)
+        await served.spawn({})
+        return await served.ready(1)
+
+    yield start
+    for served in started:
+        await served.close()
+
+
+@pytest.mark.parametrize("token", [TOKEN, "wrong"])
+async def test_the_view_begins_with_a_snapshot(
+    engine: PluginEngine, serve: Serve, token: str
+) -> None:
+    """Of an engine without replay that had cached before warmroute came."""
+    await engine.kv("flush")
+    tokens = prompt(f"view-{token}")
+    await engine.complete(tokens)
+    served = await serve(engine, token)
+    await served.until("/api/state", is_followed)
+    told = await explain(served, engine, tokens)
+    if token != TOKEN:
+        assert told == {"gpu": 0, "host": 0, "disk": 0}
+        return
+    assert told["gpu"] == MOST
+    # What the verbs do is in the view at once, and still right.
+    await engine.kv("evict", blocks(tokens, skip_blocks=8))
+    state = await served.until(
+        "/api/state", lambda state: state["backends"][0]["view"]["blocks"] == 8
+    )
+    assert state["backends"][0]["view"]["gaps"] == 0
+    assert (await explain(served, engine, tokens))["gpu"] == 8 * BLOCK
+    assert await engine.cached(tokens) == 8 * BLOCK
+
+
+def is_followed(state: dict[str, Any]) -> bool:
+    view = state["backends"][0]["view"]
+    return view["source"] == "events" and view.get("status") != "catching_up"
+
+
+async def explain(
+    served: Served, engine: PluginEngine, tokens: list[int]
+) -> dict[str, int]:
+    body = {"model": engine.base.model_name, "prompt": tokens}
+    ask = {"path": "/v1/completions", "headers": {}, "body": body}
+    _, answer = await served.admin("/api/explain", "POST", json=ask)
+    found: dict[str, int] = answer["candidates"][0]["matched_tokens"]
+    return found

@@ -91,6 +91,7 @@ class PluginOptions:
     arguments: Sequence[str] = ()
     num_blocks: int = NUM_BLOCKS
     max_model_len: int = 2048
+    has_replay: bool = True
 
 
 class PluginEngine:
@@ -199,6 +200,8 @@ class PluginEngine:
             "replay_endpoint": self.replay,
             "topic": f"kv-{options.name}",
         }
+        if not options.has_replay:
+            del events["replay_endpoint"]
         return [
             str(base.environment / "bin" / "vllm"),
             "serve",
@@ -334,7 +337,7 @@ async def plugged(
     other = pretend(link_package(folder / "other"), "0.99.0+cpu")
     options = [
         PluginOptions("plugged", folder, site),
-        PluginOptions("hosted", folder, site, arguments=HOST_TIER),
+        PluginOptions("hosted", folder, site, arguments=HOST_TIER, has_replay=False),
         PluginOptions("stranger", folder, other),
     ]
     async with running(engine_options, options, http) as (engine, hosted, stranger):
