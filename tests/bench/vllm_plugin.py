@@ -24,8 +24,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import aiohttp
-
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "01_two_vllm")]
 
@@ -124,10 +122,7 @@ async def run(pairs: int) -> dict[str, object]:
             PluginOptions("plugged", folder, site, **sizes),
             PluginOptions("stock", folder, site, None, "none", **sizes),
         ]
-        async with (
-            aiohttp.ClientSession() as http,
-            running(base, options, http) as (plugged, stock),
-        ):
+        async with running(base, options) as (plugged, stock):
             ratios = await compare(plugged, stock, pairs)
             verbs = await time_verbs(plugged)
     return {

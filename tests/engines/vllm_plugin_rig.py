@@ -329,7 +329,6 @@ class Plugged:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def plugged(
     engine_options: EngineOptions,
-    http: aiohttp.ClientSession,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Plugged]:
     folder = tmp_path_factory.mktemp("plugin")
@@ -340,7 +339,7 @@ async def plugged(
         PluginOptions("hosted", folder, site, arguments=HOST_TIER, has_replay=False),
         PluginOptions("stranger", folder, other),
     ]
-    async with running(engine_options, options, http) as (engine, hosted, stranger):
+    async with running(engine_options, options) as (engine, hosted, stranger):
         ear = Ear(engine.events)
         try:
             view = EventView(ear, await hear(engine, ear))
@@ -368,15 +367,21 @@ def blocks(tokens: Sequence[int], **fields: object) -> dict[str, object]:
 
 @asynccontextmanager
 async def running(
-    base: EngineOptions, options: Sequence[PluginOptions], http: aiohttp.ClientSession
+    base: EngineOptions, options: Sequence[PluginOptions]
 ) -> AsyncIterator[list[PluginEngine]]:
-    """Run engines side by side, ready to serve, for the length of the block."""
-    engines = [PluginEngine(base, one, http) for one in options]
-    try:
-        for engine in engines:
-            await engine.start()
-        for engine in engines:
-            await engine.ready()
-        yield engines
-    finally:
-        await asyncio.gather(*(engine.stop() for engine in engines))
+    """Run engines side by side, ready to serve, for the length of the block.
+
+    Each call has a connection of its own: vLLM closes those that idle for 5 seconds,
+    and may do so just when another call is sent.
+    """
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        engines = [PluginEngine(base, one, http) for one in options]
+        try:
+            for engine in engines:
+                await engine.start()
+            for engine in engines:
+                await engine.ready()
+            yield engines
+        finally:
+            await asyncio.gather(*(engine.stop() for engine in engines))

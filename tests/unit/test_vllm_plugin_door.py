@@ -110,6 +110,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WarmrouteEndpoint]:
         if engines is not None:
             one._calls = CoreCalls(engines)  # type: ignore[arg-type]
             one._timer = ExpiryTimer(one._calls)
+            config = SimpleNamespace(max_model_len=100)
+            one._client = SimpleNamespace(model_config=config)
         return one
 
     responses = SimpleNamespace(Response=FakeResponse)
@@ -309,7 +311,7 @@ class TestTokens:
         from warmroute.adapters.kv_requests import BlocksRequest
 
         with pytest.raises(ClientError, match="no template"):
-            await ServerTokens(Serving(), None).tokenize(BlocksRequest(prompt="a"))
+            await ServerTokens(Serving(), None, 9).tokenize(BlocksRequest(prompt="a"))
 
 
 class TestVersions:

@@ -134,9 +134,10 @@ class Contents:
         """List the keys of everything noted, on a page or not."""
         return list(self._by_key)
 
-    def cached_keys(self) -> list[int]:
-        """List the keys of everything cached now."""
-        return [key_of(one) for one in self._pool.cached_block_hash_to_block._cache]
+    @property
+    def num_cached(self) -> int:
+        """Different blocks on pages now."""
+        return len(self._pool.cached_block_hash_to_block._cache)
 
     def _put(
         self, block_id: int, block_hash: bytes, key: int, content: Content

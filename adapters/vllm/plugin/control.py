@@ -84,8 +84,8 @@ class PluginKVControl:
         parts = await self._calls.run("flush")
         return Flushed(
             flushed=bool(parts[-1]["empty"]),
-            dropped=len(_joined(parts, "evicted")),
-            referenced=cast(int, parts[-1]["left"]),
+            dropped=_sum(parts, "dropped"),
+            referenced=cast(int, parts[-1]["used"]),
         )
 
     async def evict(self, request: BlocksRequest) -> Evicted:
@@ -135,8 +135,8 @@ class PluginKVControl:
             back += keys
         if not back:
             return Changed(changed=0, named=len(hashes))
-        (part,) = await self._calls.run("resident", hashes=back)
-        return Changed(changed=cast(int, part["resident"]), named=len(hashes))
+        parts = await self._calls.run("resident", hashes=back)
+        return Changed(changed=_sum(parts, "resident"), named=len(hashes))
 
     async def policy(self, request: PolicyRequest) -> PolicyState:
         """Read or change the block eviction policy; residents stay."""
@@ -156,8 +156,7 @@ class PluginKVControl:
     async def _change(self, verb: str, request: BlocksRequest) -> Changed:
         hashes = await self._resolve(request)
         parts = await self._calls.run(verb, hashes=hashes)
-        changed = sum(cast(int, part["changed"]) for part in parts)
-        return Changed(changed=changed, named=len(hashes))
+        return Changed(changed=_sum(parts, "changed"), named=len(hashes))
 
     async def _resolve(self, request: BlocksRequest) -> list[int]:
         """Return the keys meant, each once; those of a sequence head first."""
@@ -180,6 +179,10 @@ class PluginKVControl:
 
 def _joined(parts: Iterable[Part], name: str) -> list[object]:
     return [one for part in parts for one in cast(Sequence[object], part.get(name, ()))]
+
+
+def _sum(parts: Iterable[Part], name: str) -> int:
+    return sum(cast(int, part.get(name, 0)) for part in parts)
 
 
 def _blocks(rows: list[list[object]]) -> list[ResidentBlock]:

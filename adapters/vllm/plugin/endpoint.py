@@ -113,7 +113,11 @@ class WarmrouteEndpoint:
                 "kv_verb_unsupported",
                 "unsupported: no engine is behind this server",
             )
-        tokens = ServerTokens(request.app.state.serving_tokenization, request)
+        tokens = ServerTokens(
+            request.app.state.serving_tokenization,
+            request,
+            self._client.model_config.max_model_len,
+        )
         return PluginKVControl(
             self._calls, self._timer, tokens.tokenize, self._generate
         )

@@ -1,6 +1,6 @@
 """Dropping and demoting named blocks of an engine, between two steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from warmroute.adapters.kv_control import Reason
@@ -9,6 +9,11 @@ from warmroute.adapters.vllm.plugin.ports import Block, Pool
 
 SLICE = 256
 """Blocks that are dropped before the engine may go on."""
+
+SORTED = 2_048
+"""Blocks that are sorted by depth before the engine may go on."""
+
+Levels = dict[int, list[int]]
 
 
 class Dropped(NamedTuple):
@@ -35,34 +40,35 @@ class Evictor:
     def __repr__(self) -> str:
         return f"<Evictor {self._contents!r}>"
 
-    def drop(self, keys: Sequence[int]) -> Iterator[Dropped]:
+    def drop(self, keys: Iterable[int]) -> Iterator[Dropped]:
         """Drop blocks, the deepest first; yields after each slice.
 
         Whether a block is used or followed by others is looked at anew in every
         slice, because the engine goes on in between.
         """
-        ordered = self.deepest_first(keys)
-        for at in range(0, len(ordered), SLICE):
-            yield self._drop_slice(ordered[at : at + SLICE])
+        levels: Levels = {}
+        for _ in self._sort(keys, levels):
+            yield Dropped([], [])
+        for some in _slices(levels, reverse=True):
+            yield self._drop_slice(some)
 
-    def demote(self, keys: Sequence[int]) -> Iterator[int]:
+    def demote(self, keys: Iterable[int]) -> Iterator[int]:
         """Make unused blocks the next victims; yields how many after each slice."""
-        ordered = self.deepest_first(keys)
-        # The last slice put in front is the first to go.
-        for end in range(len(ordered), 0, -SLICE):
-            yield self._demote_slice(ordered[max(0, end - SLICE) : end])
+        levels: Levels = {}
+        for _ in self._sort(keys, levels):
+            yield 0
+        # What is put in front last is the first to go, so the tails come last.
+        for some in _slices(levels, reverse=False):
+            yield self._demote_slice(some[::-1])
 
-    def deepest_first(self, keys: Sequence[int]) -> list[int]:
-        """Sort keys by depth, the tails of chains first; unknown ones last."""
-        return sorted(dict.fromkeys(keys), key=self._depth, reverse=True)
-
-    def is_used(self, key: int) -> bool:
-        """Tell whether a request or a retention holds the block."""
-        return any(page.ref_cnt for page in self._contents.pages(key))
-
-    def _depth(self, key: int) -> int:
-        content = self._contents.get(key)
-        return -1 if content is None else content.depth
+    def _sort(self, keys: Iterable[int], levels: Levels) -> Iterator[None]:
+        """Sort keys into *levels* by depth, in slices; unknown ones as the least."""
+        for at, key in enumerate(dict.fromkeys(keys), 1):
+            content = self._contents.get(key)
+            depth = -1 if content is None else content.depth
+            levels.setdefault(depth, []).append(key)
+            if at % SORTED == 0:
+                yield
 
     def _drop_slice(self, keys: list[int]) -> Dropped:
         done = Dropped([], [])
@@ -109,3 +115,16 @@ class Evictor:
         finally:
             queue.prepend_n(victims)
         return num_demoted
+
+
+def _slices(levels: Levels, reverse: bool) -> Iterator[list[int]]:
+    """Yield keys in the order of their depth, some at a time."""
+    some: list[int] = []
+    for depth in sorted(levels, reverse=reverse):
+        for key in levels[depth]:
+            some.append(key)
+            if len(some) == SLICE:
+                yield some
+                some = []
+    if some:
+        yield some

@@ -19,11 +19,13 @@ from warmroute.adapters.vllm.plugin.ordering import Ordering
 from warmroute.adapters.vllm.plugin.ports import Batch, Block, Pool, Request, Scheduler
 from warmroute.adapters.vllm.plugin.restoring import Restoring
 from warmroute.adapters.vllm.plugin.verbs import Verbs
+from warmroute.policies.eviction.registry import evictions
 from warmroute.policies.kv.retention import Retention
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_SHARE = 0.5
+_EXPIRED_AT_ONCE = 512
 UNSUPPORTED = {
     "budget": "unsupported: the plugin evicts no blocks inside a running sequence",
 }
@@ -75,7 +77,9 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
         PoolHolds(pool, contents),
         min(1.0, (cap + 0.5) / (pool.num_gpu_blocks - 1)) if cap else 0.0,
         clock=time.monotonic,
+        at_most=_EXPIRED_AT_ONCE,
     )
+    load_policies()
     naming = BlockNaming(contents.block_size, _hash_block(scheduler))
     host = host_tier(scheduler)
     if isinstance(host, str):
@@ -136,6 +140,15 @@ def retention_cap(pool: Pool, block_size: int, longest: int, share: float) -> in
     """
     room = pool.num_gpu_blocks - 1 - -(-longest // block_size)
     return max(0, min(int(share * (pool.num_gpu_blocks - 1)), room))
+
+
+def load_policies() -> None:
+    """Import every eviction policy now: the disk has no place between two steps."""
+    for name in evictions.names():
+        try:
+            evictions.get(name)
+        except Exception:
+            logger.exception("warmroute: eviction policy %s does not load", name)
 
 
 def _event_sources(scheduler: Scheduler) -> list[Callable[[], Iterable[object]]]:

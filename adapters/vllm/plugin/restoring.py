@@ -13,6 +13,8 @@ from warmroute.adapters.vllm.plugin.naming import BlockNaming
 MAX_CHAINS = 64
 """Most prompts that one call makes; blocks of further chains stay where they are."""
 
+_SLICE = 512
+
 Chain = tuple[list[int], str | None, list[int]]
 """Token ids of a prompt, its salt, and the keys of its blocks that come back."""
 
@@ -41,37 +43,48 @@ class Restoring:
         return f"<Restoring from {self._host!r}>"
 
     def chains(self, keys: Sequence[int]) -> Iterator[Chain | None]:
-        """Yield a prompt for each chain, or None where there is none to make."""
-        wanted = {key for key in keys if self._is_away(key)}
-        parents = {self._parent(key) for key in wanted}
+        """Yield a prompt for each chain, and None after each slice without one."""
+        wanted: set[int] = set()
+        parents: set[int | None] = set()
+        for at, key in enumerate(keys, 1):
+            if self._is_away(key):
+                wanted.add(key)
+                parents.add(self._parent(key))
+            if at % _SLICE == 0:
+                yield None
         for leaf in [key for key in wanted if key not in parents][:MAX_CHAINS]:
-            yield self._chain(leaf, wanted)
+            yield from self._chain(leaf, wanted)
 
-    def _chain(self, leaf: int, wanted: set[int]) -> Chain | None:
-        path = self._path(leaf)
-        if path is None:
-            return None
-        size = self._contents.block_size
-        path = path[: (self._longest - 2) // size]
-        tokens = [token for _, content in path for token in content.tokens]
-        salt = _salt(path[0][1])
-        keys = [key for some in self._naming.hash_prompt(tokens, salt) for key in some]
-        if keys != [key for key, _ in path]:
-            return None  # they belong to an adapter, an image or the like
-        # The last token is always computed, so one more makes all blocks usable.
-        return [*tokens, tokens[-1]], salt, [key for key in keys if key in wanted]
-
-    def _path(self, leaf: int) -> list[tuple[int, Content]] | None:
-        """Return the blocks from the root to *leaf*, if each is somewhere."""
+    def _chain(self, leaf: int, wanted: set[int]) -> Iterator[Chain | None]:
         path: list[tuple[int, Content]] = []
+        for one in self._path(leaf):
+            if one is None:
+                return  # a block in front of it is nowhere
+            path.append(one)
+            if len(path) % _SLICE == 0:
+                yield None
+        path = path[::-1][: (self._longest - 2) // self._contents.block_size]
+        tokens = [token for _, content in path for token in content.tokens]
+        salt, keys = _salt(path[0][1]), list[int]()
+        for some in self._naming.hash_prompt(tokens, salt):
+            keys += some
+            yield None
+        if keys == [key for key, _ in path]:
+            # The last token is always computed: one more makes all blocks usable.
+            back = [key for key in keys if key in wanted]
+            yield [*tokens, tokens[-1]], salt, back
+        # Otherwise they belong to an adapter, an image or the like.
+
+    def _path(self, leaf: int) -> Iterator[tuple[int, Content] | None]:
+        """Yield the blocks from *leaf* to the root; None for one that is nowhere."""
         key: int | None = leaf
         while key is not None:
             content = self._contents.get(key)
             if content is None or not self._is_somewhere(key):
-                return None
-            path.append((key, content))
+                yield None
+                return
+            yield key, content
             key = content.parent
-        return path[::-1]
 
     def _is_away(self, key: int) -> bool:
         return not self._contents.pages(key) and self._on_host(key)

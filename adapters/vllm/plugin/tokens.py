@@ -22,13 +22,15 @@ class ServerTokens:
     Args:
         serving: The server's ``/tokenize``.
         raw: The HTTP request, which vLLM takes a request id from.
+        longest: Most tokens that a request can have; none behind them is cached.
     """
 
-    __slots__ = ("_raw", "_serving")
+    __slots__ = ("_longest", "_raw", "_serving")
 
-    def __init__(self, serving: Tokenization, raw: object) -> None:
+    def __init__(self, serving: Tokenization, raw: object, longest: int) -> None:
         self._serving = serving
         self._raw = raw
+        self._longest = longest
 
     def __repr__(self) -> str:
         return f"<ServerTokens of {type(self._serving).__name__}>"
@@ -40,7 +42,7 @@ class ServerTokens:
             ClientError: 400, the server refuses, with its reason.
         """
         if request.token_ids is not None:
-            return request.token_ids
+            return request.token_ids[: self._longest]
         try:
             answer = await self._serving.create_tokenize(_asked(request), self._raw)
         except (ValueError, TypeError) as error:
@@ -48,7 +50,7 @@ class ServerTokens:
         fault = getattr(answer, "error", None)
         if fault is not None:
             raise _unreadable(str(fault.message))
-        return [int(token) for token in answer.tokens]
+        return [int(token) for token in answer.tokens[: self._longest]]
 
 
 def _asked(request: BlocksRequest) -> object:

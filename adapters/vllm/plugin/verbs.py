@@ -22,6 +22,7 @@ from warmroute.policies.kv.retention import Retention
 Arguments = dict[str, object]
 
 _ROWS = 128
+_LOOKED_AT = 1_024
 
 
 class Verbs:
@@ -109,16 +110,17 @@ class Verbs:
         yield {"rows": rows}
 
     def flush(self, arguments: Arguments) -> Iterator[Part]:
-        """Drop everything that nobody uses, the tails first."""
-        keys = self._contents.cached_keys()
-        yield from self._drop(keys)
-        if self._host is not None:
-            for at, key in enumerate(self._contents.noted()):
+        """Drop everything that nobody uses from pages and host, the tails first."""
+        keys = self._contents.noted()
+        num_used = 0
+        for done in self._evictor.drop(keys):
+            num_used += sum(reason == "referenced" for _, reason in done.kept)
+            yield {"dropped": len(done.evicted)}
+        for some in _pieces(keys if self._host else ()):
+            for key in some:
                 self._drop_on_host(key)
-                if at % SLICE == 0:
-                    yield {}
-        left = self._contents.cached_keys()
-        yield {"left": sum(map(self._evictor.is_used, left)), "empty": not left}
+            yield {}
+        yield {"used": num_used, "empty": not self._contents.num_cached}
 
     def evict(self, arguments: Arguments) -> Iterator[Part]:
         """Drop the named blocks from pages and host, suffix first."""
@@ -155,8 +157,10 @@ class Verbs:
 
     def offload(self, arguments: Arguments) -> Iterator[Part]:
         """Give up the pages of blocks that the host has, suffix first."""
-        assert self._host is not None, "offload is refused without a host tier"
-        on_host = [key for key in named(arguments) if self._is_on_host(key)]
+        on_host: list[int] = []
+        for some in _pieces(named(arguments)):
+            on_host += filter(self._is_on_host, some)
+            yield {"changed": 0}
         for done in self._evictor.drop(on_host):
             yield {"changed": len(done.evicted)}
 
@@ -168,7 +172,8 @@ class Verbs:
 
     def resident(self, arguments: Arguments) -> Iterator[Part]:
         """Count those of the named blocks that are on a page."""
-        yield {"resident": sum(map(bool, map(self._contents.pages, named(arguments))))}
+        for some in _pieces(named(arguments)):
+            yield {"resident": sum(map(bool, map(self._contents.pages, some)))}
 
     def policy(self, arguments: Arguments) -> Iterator[Part]:
         """Read or change who is evicted first."""
@@ -240,6 +245,12 @@ class Verbs:
             self.pages,
         )
         return {verb.__name__: verb for verb in verbs}
+
+
+def _pieces(keys: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield keys, so many at a time that looking at them takes a millisecond."""
+    for at in range(0, len(keys), _LOOKED_AT):
+        yield keys[at : at + _LOOKED_AT]
 
 
 def _row(
