@@ -109,6 +109,13 @@ class PluginEngine:
         self.log = options.folder / f"{options.name}.log"
         self._child = Child(f"engine {options.name}", self.log, 240.0, 5.0)
 
+    @property
+    def pid(self) -> int:
+        """Number of the engine's process group."""
+        process = self._child._process
+        assert process is not None
+        return process.pid
+
     async def start(self) -> None:
         await self._child.start(self._command(), self._environ())
 

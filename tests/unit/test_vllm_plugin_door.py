@@ -226,7 +226,7 @@ class TestJobs:
 
         def work() -> Any:
             for at in range(5):
-                time[0] += 0.002
+                time[0] += 0.0015
                 yield {"at": at}
 
         told: list[float] = []

@@ -7,7 +7,7 @@ from warmroute.adapters.kv_control import Reason
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.ports import Block, Pool
 
-SLICE = 256
+SLICE = 128
 """Blocks that are dropped before the engine may go on."""
 
 SORTED = 2_048
