@@ -1,13 +1,15 @@
 """What the admin server reads and drives, and the JSON it makes of it."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
+from warmroute.policies.kv.trunks import Survey
+from warmroute.proxy.dashboard.advice import advise
 from warmroute.proxy.ledger import Ledger
 
 _BLOCK_SIZE = 16  # of an engine that does not tell
@@ -71,6 +73,16 @@ class BackendFacts(Protocol):
         ...
 
     @property
+    def capacity_tokens(self) -> int | None:
+        """Tokens that its KV cache holds, when known."""
+        ...
+
+    @property
+    def kv_usage(self) -> float | None:
+        """Share of its KV cache in use, when known."""
+        ...
+
+    @property
     def load(self) -> LoadFacts:
         """Its load, over all ranks."""
         ...
@@ -102,6 +114,10 @@ class ViewPort(Protocol):
 
     def tree(self, name: str, depth: int) -> Any:
         """Return *name*'s prefixes as nested runs, *depth* levels deep."""
+        ...
+
+    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
+        """Begin to look for the most used prefixes of all backends."""
         ...
 
 
@@ -191,7 +207,7 @@ class AdminState:
     def overview(self) -> dict[str, Any]:
         """Return the JSON of ``/api/state``."""
         totals = self.ledger.totals
-        return {
+        state = {
             "version": self.version,
             "policy": self.policy(),
             "uptime_s": self.clock() - self.started,
@@ -207,6 +223,11 @@ class AdminState:
             "queue": self.queue(),
             "shadow": self.shadow(),
         }
+        return {**state, "warnings": advise(state)}
+
+    def survey(self, max_nodes: int) -> Survey:
+        """Begin a survey of the prefixes of all backends."""
+        return self.view.survey(list(self.fleet.backends), max_nodes, self.clock())
 
     def _least_block_size(self) -> int:
         sizes = (one.block_size for one in self.fleet.backends.values())
@@ -224,6 +245,8 @@ class AdminState:
             "engine": backend.engine,
             "state": backend.state,
             "block_size": backend.block_size,
+            "capacity_tokens": backend.capacity_tokens,
+            "kv_usage": backend.kv_usage,
             "view": self._view(backend),
             "load": {
                 "requests": load.requests,

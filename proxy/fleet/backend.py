@@ -144,6 +144,11 @@ class Backend:
         return self.candidates[0]
 
     @property
+    def kv_usage(self) -> float | None:
+        """Give the share of its KV cache that is in use; None while unknown."""
+        return self.facts.kv_usage
+
+    @property
     def load(self) -> Load:
         """Count what runs on all ranks together."""
         return Load(self.candidates)

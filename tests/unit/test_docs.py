@@ -16,6 +16,7 @@ HEADER = re.compile(r"x-[a-z]+(?:-[a-z]+)+")
 
 
 PAGES = {
+    "bench": "bench.md",
     "demo": "demo.md",
     "doctor": "doctor.md",
     "engine": "embedded-engine.md",
