@@ -12,6 +12,8 @@ from warmroute.policies.kv.trunks import Survey
 from warmroute.proxy.dashboard.advice import advise
 from warmroute.proxy.ledger import Ledger
 
+_BLOCK_SIZE = 16  # of an engine that does not tell
+
 KV_VERBS = (
     *("snapshot", "flush", "evict", "retain", "release", "demote"),
     *("offload", "restore", "eviction_policy", "token_budget"),
@@ -156,6 +158,11 @@ def no_kv_control(name: str) -> Mapping[str, bool | str]:
     return dict.fromkeys(KV_VERBS, "this version of warmroute has no KV control")
 
 
+def no_cache_killers(block_size: int) -> list[dict[str, Any]]:
+    """Answer where nobody looks for cache killers."""
+    return []
+
+
 def nothing_learned(name: str) -> Learned:
     """Answer for a backend of which nothing was learned."""
     return Learned(None, None)
@@ -170,6 +177,7 @@ class AdminState:
             returns the decision it would get now, and sends nothing.
         add_backend: Takes one entry of the configuration's ``backends`` as JSON and
             returns the new backend's name; raises ConfigError.
+        cache_killers: Takes tokens a block; returns what breaks prefixes, as JSON.
         reload: Loads the configuration again; raises ConfigError with all lines.
         host: Where the admin server listens; loopback needs no token.
         token: Required as a bearer token when set.
@@ -188,6 +196,7 @@ class AdminState:
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
+    cache_killers: Callable[[int], list[dict[str, Any]]] = no_cache_killers
     queue: Callable[[], dict[str, Any] | None] = lambda: None
     shadow: Callable[[], dict[str, Any] | None] = lambda: None
     host: str = "127.0.0.1"
@@ -210,6 +219,7 @@ class AdminState:
                 **totals.snapshot()._asdict(),
             },
             "paid_twice_ratio": totals.paid_twice_ratio,
+            "cache_killers": self.cache_killers(self._least_block_size()),
             "queue": self.queue(),
             "shadow": self.shadow(),
         }
@@ -218,6 +228,10 @@ class AdminState:
     def survey(self, max_nodes: int) -> Survey:
         """Begin a survey of the prefixes of all backends."""
         return self.view.survey(list(self.fleet.backends), max_nodes, self.clock())
+
+    def _least_block_size(self) -> int:
+        sizes = (one.block_size for one in self.fleet.backends.values())
+        return min((size for size in sizes if size), default=_BLOCK_SIZE)
 
     def backends(self) -> list[dict[str, Any]]:
         """Return the JSON of every configured backend."""

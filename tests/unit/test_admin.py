@@ -207,6 +207,7 @@ class TestState:
                 "unpredicted": 96,
             },
             "paid_twice_ratio": 0.32,
+            "cache_killers": [],
             "warnings": [],
             "queue": None,
             "shadow": None,
