@@ -31,6 +31,7 @@ from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.kv.steering import Steering
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
+from warmroute.proxy.onlookers import Onlookers
 from warmroute.proxy.policy_metrics import PolicyExposition
 from warmroute.proxy.port import DataPort
 from warmroute.proxy.process import (
@@ -43,6 +44,7 @@ from warmroute.proxy.process import (
     tune_collector,
 )
 from warmroute.proxy.prompt import PromptReader
+from warmroute.proxy.records.exposition import RecordsExposition
 from warmroute.proxy.reload import Commit, Loader, Reloader, reconcile
 from warmroute.proxy.router import Router
 from warmroute.proxy.sources import Sources
@@ -87,6 +89,7 @@ class App:
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
         self.deciding = Deciding(self.router, self.port, self.ledger, config.policy)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
+        self.onlookers = Onlookers(self.router, self.port)
         self.steering = Steering(
             self.fleet, self.view, self.index, self.router, config.conductor
         )
@@ -154,6 +157,7 @@ class App:
         config = self.config
         listen = config.listen
         self._tls = server_tls(config.tls) if config.tls is not None else None
+        await self.onlookers.configure(config)
         with listening("listen", listen):
             self.listening = await self.port.start(listen.host, listen.port, self._tls)
         if config.admin is not None:
@@ -200,6 +204,7 @@ class App:
                     lambda: self.sources.exact,
                 ),
                 EventExposition(self.sources.streams),
+                RecordsExposition(lambda: self.onlookers.recorder),
                 PolicyExposition(self.deciding),
             ),
             index=self._index_facts,
@@ -208,6 +213,7 @@ class App:
             add_backend=self._add_backend,
             reload=self.reloader.reload,
             learned=self._learned,
+            cache_killers=self.onlookers.killers.report,
             kv=self.steering.controls.facts,
             routes=[
                 *kv_routes(self.steering.desk),
@@ -261,6 +267,7 @@ class App:
         await self.counters.close()
         await self.sources.close()
         await self.fleet.close()
+        await self.onlookers.close(is_hurried=is_hurried)
         if self.tracer is not None:
             await self.tracer.close(0.1 if is_hurried else _FLUSH_S)
         logger.info("stopped")
@@ -288,6 +295,7 @@ class App:
             self.sources.configure(models)
             await self.steering.configure(config.conductor)
             await self._trace_by(tracer)
+            await self.onlookers.configure(config)
 
         return commit
 

@@ -20,6 +20,7 @@ from warmroute.proxy.http.outbox import Outbox
 from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
+from warmroute.proxy.killers.watch import KillerWatch
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.process import listen
@@ -56,6 +57,7 @@ class DataPort:
         self.router = router
         self.ledger = ledger
         self.tracer = tracer
+        self.killers: KillerWatch | None = None
         self.clock = clock
         self.outbox = Outbox()
         self.is_draining = False
@@ -199,9 +201,9 @@ class DataPort:
         """
         try:
             if prompt is None:
-                prompt = self.router.prompts.read(
-                    head.path, head.content_type, head.content_encoding, body
-                )
+                prompt = self.router.read(head, body)
+                if self.killers is not None:
+                    self.killers.see(prompt)
                 exact = self.router.exact
                 if exact is not None and (pending := exact.begin(prompt, body)):
                     return PromptWait(
@@ -238,12 +240,8 @@ class DataPort:
             now = started_at if self.router.exact is None else self.clock()
             routing = self.router.route(head, prompt, now)
         if trace is not None:
-            trace.route(
-                routing.decision,
-                now,
-                self.clock(),
-                block_size=routing.backend.block_size,
-            )
+            size = routing.backend.block_size
+            trace.route(routing.decision, now, self.clock(), block_size=size)
         asks_usage = self.injects_usage and prompt.can_inject_usage
         if asks_usage:
             body = ask_for_usage(body)

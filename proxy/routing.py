@@ -12,7 +12,8 @@ from warmroute.proxy.ledger.histogram import Histogram
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.view import View
-from warmroute.proxy.view.lookup import Lookup, Ticket
+from warmroute.proxy.view.lookup import Lookup
+from warmroute.proxy.view.ticket import Ticket
 
 if TYPE_CHECKING:
     from warmroute.proxy.router import Router
@@ -263,6 +264,7 @@ class Routing:
             if ticket is not None and cached_tokens is not None:
                 router.view.realised(ticket, cached_tokens, now)
                 self.decision.difference = ticket.difference
+                ticket.record = self.decision
             if prompt_tokens is not None:
                 router.prompts.learn(prompt, prompt_tokens)
                 if (
@@ -289,6 +291,8 @@ class Routing:
             ttft_s,
             error,
         )
+        if router.recorder is not None:
+            router.recorder.add(self.decision, self._lookup, self._query.session)
         if answered and router.on_settled is not None:
             session = self._query.session
             router.on_settled(

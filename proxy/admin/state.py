@@ -10,7 +10,11 @@ from aiohttp.web import RouteDef
 from prometheus_client import CollectorRegistry
 
 from warmroute.adapters.kv_control import VERBS
+from warmroute.policies.kv.trunks import Survey
+from warmroute.proxy.dashboard.advice import advise
 from warmroute.proxy.ledger import Ledger
+
+_BLOCK_SIZE = 16  # of an engine that does not tell
 
 KV_VERBS = VERBS
 
@@ -68,6 +72,16 @@ class BackendFacts(Protocol):
         ...
 
     @property
+    def capacity_tokens(self) -> int | None:
+        """Tokens that its KV cache holds, when known."""
+        ...
+
+    @property
+    def kv_usage(self) -> float | None:
+        """Share of its KV cache in use, when known."""
+        ...
+
+    @property
     def load(self) -> LoadFacts:
         """Its load, over all ranks."""
         ...
@@ -99,6 +113,10 @@ class ViewPort(Protocol):
 
     def tree(self, name: str, depth: int) -> Any:
         """Return *name*'s prefixes as nested runs, *depth* levels deep."""
+        ...
+
+    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
+        """Begin to look for the most used prefixes of all backends."""
         ...
 
 
@@ -139,6 +157,11 @@ def no_kv_control(name: str) -> Mapping[str, bool | str]:
     return dict.fromkeys(KV_VERBS, "this version of warmroute has no KV control")
 
 
+def no_cache_killers(block_size: int) -> list[dict[str, Any]]:
+    """Answer where nobody looks for cache killers."""
+    return []
+
+
 def nothing_learned(name: str) -> Learned:
     """Answer for a backend of which nothing was learned."""
     return Learned(None, None)
@@ -153,6 +176,7 @@ class AdminState:
             returns the decision it would get now, and sends nothing.
         add_backend: Takes one entry of the configuration's ``backends`` as JSON and
             returns the new backend's name; raises ConfigError.
+        cache_killers: Takes tokens a block; returns what breaks prefixes, as JSON.
         reload: Loads the configuration again; raises ConfigError with all lines.
         kv: Returns for each verb of KV control that a backend has it, or why not.
         routes: Further routes, behind the same guard.
@@ -173,6 +197,7 @@ class AdminState:
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
+    cache_killers: Callable[[int], list[dict[str, Any]]] = no_cache_killers
     routes: Sequence[RouteDef] = ()
     queue: Callable[[], dict[str, Any] | None] = lambda: None
     shadow: Callable[[], dict[str, Any] | None] = lambda: None
@@ -184,7 +209,7 @@ class AdminState:
     def overview(self) -> dict[str, Any]:
         """Return the JSON of ``/api/state``."""
         totals = self.ledger.totals
-        return {
+        state = {
             "version": self.version,
             "policy": self.policy(),
             "uptime_s": self.clock() - self.started,
@@ -196,9 +221,19 @@ class AdminState:
                 **totals.snapshot()._asdict(),
             },
             "paid_twice_ratio": totals.paid_twice_ratio,
+            "cache_killers": self.cache_killers(self._least_block_size()),
             "queue": self.queue(),
             "shadow": self.shadow(),
         }
+        return {**state, "warnings": advise(state)}
+
+    def survey(self, max_nodes: int) -> Survey:
+        """Begin a survey of the prefixes of all backends."""
+        return self.view.survey(list(self.fleet.backends), max_nodes, self.clock())
+
+    def _least_block_size(self) -> int:
+        sizes = (one.block_size for one in self.fleet.backends.values())
+        return min((size for size in sizes if size), default=_BLOCK_SIZE)
 
     def backends(self) -> list[dict[str, Any]]:
         """Return the JSON of every configured backend."""
@@ -212,6 +247,8 @@ class AdminState:
             "engine": backend.engine,
             "state": backend.state,
             "block_size": backend.block_size,
+            "capacity_tokens": backend.capacity_tokens,
+            "kv_usage": backend.kv_usage,
             "view": self._view(backend),
             "load": {
                 "requests": load.requests,

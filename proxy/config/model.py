@@ -23,6 +23,7 @@ from warmroute.proxy.config.fields import (
     resolve,
 )
 from warmroute.proxy.config.policy import PolicyConfig
+from warmroute.proxy.config.records import RecordsConfig
 from warmroute.proxy.config.sections import (
     ConductorConfig,
     DecisionsConfig,
@@ -140,6 +141,9 @@ class Config(Section):
     )
     decisions: DecisionsConfig = Field(
         default_factory=DecisionsConfig, description="How many decisions are kept."
+    )
+    records: Annotated[RecordsConfig | None, BeforeValidator(off_none)] = Field(
+        default=None, description="Where requests are recorded; left out, nowhere."
     )
     tracing: Annotated[TracingConfig | None, BeforeValidator(off_none)] = Field(
         default=None, description="Where spans are sent; left out, nowhere."

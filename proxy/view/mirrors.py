@@ -8,6 +8,7 @@ from warmroute.policies.kv.capacity import Capacity
 from warmroute.policies.kv.holders import NUM_TIERS, PROMISED, TIERS
 from warmroute.policies.kv.outline import Node, outline
 from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.trunks import Survey, survey
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.mirror import Mirror, WasRemoved
 from warmroute.proxy.view.seats import Facts, together
@@ -252,6 +253,18 @@ class Mirrors:
         if mirror.source != "events":
             self._index.remove_holder(mirror.gpu)
         self._lineups.clear()
+
+    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
+        """Begin to look for the most used prefixes of the backends *names*.
+
+        Ages count from *now*. See `warmroute.policies.kv.trunks`.
+        """
+        known = {
+            name: self._seats.get(name, (name,))
+            for name in names
+            if name in self._mirrors
+        }
+        return survey(self._index, known, max_nodes, now)
 
     def _change_source(self, mirror: Mirror, source: str) -> None:
         mirror.source = source

@@ -50,7 +50,7 @@ VLLM_BLOCK = 32
 """vLLM for CPU takes multiples of 32; a warm prompt is computed from its last block."""
 
 CONTEXT = 200
-DECODED = 48
+DECODED = 32
 SETTLE_S = 0.5
 FIGURES = ("cold_s", "warm_s", "decode_1_tokens_per_s", "decode_8_tokens_per_s")
 

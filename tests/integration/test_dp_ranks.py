@@ -33,6 +33,7 @@ class House:
         state = await self.proxy.until(
             "/api/state",
             lambda state: facts.items() <= state["backends"][0]["view"].items(),
+            30,
         )
         return state["backends"][0]["view"]
 
@@ -40,7 +41,7 @@ class House:
         return (await self.explain(prompt))["candidates"][0]["matched_tokens"]["gpu"]
 
     async def until_matched(self, prompt: list[int], tokens: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await self.matched(prompt) != tokens:
                 pass
 

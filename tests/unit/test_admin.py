@@ -42,6 +42,8 @@ class FakeBackend:
     state: str = "up"
     incarnation: int = 3
     block_size: int | None = 16
+    capacity_tokens: int | None = 4096
+    kv_usage: float | None = 0.25
     load: FakeLoad = field(default_factory=FakeLoad)
 
 
@@ -176,6 +178,8 @@ class TestState:
             "engine": "vllm",
             "state": "up",
             "block_size": 16,
+            "capacity_tokens": 4096,
+            "kv_usage": 0.25,
             "view": {
                 "source": "mirror",
                 "blocks": 7,
@@ -203,6 +207,8 @@ class TestState:
                 "unpredicted": 96,
             },
             "paid_twice_ratio": 0.32,
+            "cache_killers": [],
+            "warnings": [],
             "queue": None,
             "shadow": None,
         }

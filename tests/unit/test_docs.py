@@ -16,11 +16,15 @@ HEADER = re.compile(r"x-[a-z]+(?:-[a-z]+)+")
 
 
 PAGES = {
+    "bench": "bench.md",
     "demo": "demo.md",
     "doctor": "doctor.md",
     "engine": "embedded-engine.md",
     "kv": "kv-control.md",
     "replay": "replay.md",
+    "stats": "why.md",
+    "top": "why.md",
+    "why": "why.md",
 }
 
 

@@ -14,10 +14,10 @@ from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.config import LlamaConfig
 from warmroute.adapters.embedded.model.reach import Section
 
-TILE_SCORES = 1 << 19
-"""Scores of one tile, all heads together: 2 MiB."""
+TILE_SCORES = 1 << 20
+"""Scores of one tile, all heads together: 4 MiB."""
 
-MAX_TILE = 128
+MAX_TILE = 64
 """Queries of one tile at most."""
 
 SAFE_SCORE = 40.0
