@@ -18,6 +18,8 @@ from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy import logs, router
 from warmroute.proxy.admin import make_admin
+from warmroute.proxy.admin.conductor import conductor_routes
+from warmroute.proxy.admin.kv import kv_routes
 from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
 from warmroute.proxy.config import Address, Config, backend_config
@@ -26,6 +28,7 @@ from warmroute.proxy.deciding import Deciding
 from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.kv.steering import Steering
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
 from warmroute.proxy.onlookers import Onlookers
@@ -87,6 +90,9 @@ class App:
         self.deciding = Deciding(self.router, self.port, self.ledger, config.policy)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
         self.onlookers = Onlookers(self.router, self.port)
+        self.steering = Steering(
+            self.fleet, self.view, self.index, self.router, config.conductor
+        )
         self.counters = Counters(self.fleet, self.ledger, self.view)
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
@@ -112,6 +118,7 @@ class App:
     def _changed(self, backend: Backend) -> None:
         self._know_models(backend)
         self.sources.changed(backend)
+        self.steering.changed(backend)
 
     def _know_models(self, backend: Backend) -> None:
         self.ledger.know_models(backend.models)
@@ -124,9 +131,11 @@ class App:
     def _restarted(self, backend: Backend) -> None:
         self.view.wipe(backend.name)
         self.sources.restarted(backend)
+        self.steering.restarted(backend)
 
     def _removed(self, backend: Backend) -> None:
         self.sources.removed(backend)
+        self.steering.removed(backend)
         self.view.remove_backend(backend.name)
         self.port.forget(backend)
         self.ledger.forget_backend(backend.name)
@@ -157,6 +166,7 @@ class App:
         self.sources.start()
         self.counters.start()
         await self.fleet.start()
+        self.steering.start()
         logger.info(
             "started",
             extra={
@@ -204,6 +214,11 @@ class App:
             reload=self.reloader.reload,
             learned=self._learned,
             cache_killers=self.onlookers.killers.report,
+            kv=self.steering.controls.facts,
+            routes=[
+                *kv_routes(self.steering.desk),
+                *conductor_routes(self.steering.conductor),
+            ],
             queue=self.deciding.show_queue,
             shadow=self.deciding.show_shadow,
             host=host,
@@ -248,6 +263,7 @@ class App:
             await self.port.drained(_FAREWELL_S)
         if self._admin is not None:
             await self._admin.close()
+        await self.steering.close()
         await self.counters.close()
         await self.sources.close()
         await self.fleet.close()
@@ -277,6 +293,7 @@ class App:
             self._configure(old, config)
             await reconcile(self.fleet, config.backends)
             self.sources.configure(models)
+            await self.steering.configure(config.conductor)
             await self._trace_by(tracer)
             await self.onlookers.configure(config)
 

@@ -30,7 +30,7 @@ OUTCOME = {
 }
 VERBS = {
     *("snapshot", "flush", "evict", "retain", "release", "demote", "offload"),
-    *("restore", "eviction_policy", "token_budget"),
+    *("restore", "policy", "budget"),
 }
 
 
