@@ -72,7 +72,7 @@ exit codes: 0 replayed, 1 something failed, 2 unknown policy, bad option or trac
 
 def _known_policies(text: str) -> list[str]:
     """Split *text* into names, each once, and have every policy built."""
-    from warmroute.proxy.replay.comparison import build_policy
+    from warmroute.proxy.replay.fleets import build_policy
 
     names = list(dict.fromkeys(text.split(",")))
     try:

@@ -1,21 +1,11 @@
 """What no router can beat: one cache for all engines, and one queue."""
 
-from typing import Protocol
-
 from warmroute.proxy.replay.block_cache import BlockCache
 from warmroute.proxy.replay.history import History
-from warmroute.proxy.replay.prefill_server import PrefillServer
+from warmroute.proxy.replay.prefill_server import DECODE_TOKEN_S, PrefillServer
 from warmroute.proxy.replay.served import Served
 from warmroute.proxy.replay.setting import Setting
 from warmroute.proxy.replay.trace import TraceRequest
-
-
-class Fleet(Protocol):
-    """Something that serves requests in time order."""
-
-    def serve(self, request: TraceRequest, now: float) -> Served:
-        """Serve *request*, which comes at *now*."""
-        ...
 
 
 class PooledFleet:
@@ -50,7 +40,8 @@ class PooledFleet:
         ttft_s = self._servers[index].serve(prompt - cached, now)
         self._cache.admit(request)
         classes = self._history.enter(request, cached, cached)
-        return Served(index, prompt, cached, ttft_s, classes)
+        end_s = ttft_s + request.output_tokens * DECODE_TOKEN_S
+        return Served(index, prompt, cached, ttft_s, classes, DECODE_TOKEN_S, end_s)
 
 
 def pooled_cache(setting: Setting, block_size: int) -> PooledFleet:

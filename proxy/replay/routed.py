@@ -66,7 +66,7 @@ class RoutedFleet:
         self._advance(now)
         prompt = request.prompt_tokens
         cached = [cache.cached_tokens(request) for cache in self._caches]
-        query = self._load.query(prompt, now, like=self._candidates[0])
+        query = self._load.query(prompt, now, request.session, like=self._candidates[0])
         query.blocks, query.block_tokens = request.blocks, self._block_tokens
         self._tell(cached)
         index = self._policy.choose(query, self._candidates).index
@@ -77,9 +77,12 @@ class RoutedFleet:
         self._caches[index].admit(request)
         output = request.output_tokens
         self._plan(now + ttft_s, reservation, None)
-        self._plan(now + ttft_s + output * DECODE_TOKEN_S, reservation, output)
+        end_s = ttft_s + output * DECODE_TOKEN_S
+        self._plan(now + end_s, reservation, output)
         classes = self._history.enter(request, cached[index], max(cached))
-        return Served(index, prompt, cached[index], ttft_s, classes)
+        return Served(
+            index, prompt, cached[index], ttft_s, classes, DECODE_TOKEN_S, end_s
+        )
 
     def _tell(self, cached: Sequence[int]) -> None:
         """Tell the policy what is so, where the proxy would have to guess."""

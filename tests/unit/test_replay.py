@@ -13,7 +13,8 @@ from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate, Choice, Policy, Query, build
 from warmroute.proxy.ledger.tokens import TokenClasses
 from warmroute.proxy.replay.block_cache import BlockCache
-from warmroute.proxy.replay.comparison import Comparison, Outcome, build_policy
+from warmroute.proxy.replay.comparison import Comparison, Outcome
+from warmroute.proxy.replay.fleets import build_policy
 from warmroute.proxy.replay.figures import (
     Figures,
     half_width,
