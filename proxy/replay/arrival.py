@@ -118,9 +118,7 @@ class ClosedLoop:
     def pop(self) -> Arrival:
         """Return the next request."""
         time_s, _, slot, turn = heappop(self._due)
-        return Arrival(
-            time_s, self._running[slot].turns[turn].request, slot, turn
-        )
+        return Arrival(time_s, self._running[slot].turns[turn].request, slot, turn)
 
     def finished(self, arrival: Arrival, at: float) -> None:
         """Let the turns come that wait for this one, or the next session."""

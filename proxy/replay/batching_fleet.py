@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from math import inf
+from math import inf, isnan
 
 from warmroute.policies.routing.base import Policy
 from warmroute.policies.routing.load import FleetLoad
@@ -37,12 +37,12 @@ class BatchingFleet:
     """
 
     __slots__ = (
+        "_alive",
         "_block_size",
         "_candidates",
+        "_deaths",
         "_engines",
         "_events",
-        "_alive",
-        "_deaths",
         "_load",
         "_misjudged",
         "_policy",
@@ -92,7 +92,7 @@ class BatchingFleet:
         while True:
             at = events[0][0] if events else inf
             if self._deaths and self._deaths[0][0] <= min(at, workload.next_at):
-                self._bury(*self._deaths.pop(0))
+                self._bury(*self._deaths.pop(0), tally)
             elif workload.next_at <= at:
                 if workload.next_at == inf:
                     return
@@ -174,7 +174,7 @@ class BatchingFleet:
                 if engine.next_at < inf:
                     heappush(self._events, (engine.next_at, index))
 
-    def _bury(self, now: float, index: int) -> None:
+    def _bury(self, now: float, index: int, tally: Tally) -> None:
         """Let an engine die; what had no first token goes elsewhere, as in the proxy.
 
         Streams that break are lost, and nobody hears of their end.
@@ -185,8 +185,10 @@ class BatchingFleet:
             assert sequence.reservation is not None
             sequence.reservation.release(now, learn=False)
             self._view.released(index, sequence.arrival.request.segment, now)
-            if sequence.first_token_at != sequence.first_token_at:
+            if isnan(sequence.first_token_at):
                 self._dispatch(sequence.arrival, now)
+            else:
+                tally.lose()
 
     def _served(self, sequence: Sequence, now: float) -> Served:
         request, arrival = sequence.arrival.request, sequence.arrival

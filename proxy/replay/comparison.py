@@ -89,17 +89,26 @@ class Comparison:
         setting = self._setting
         tally = Tally(setting.backends, setting.ttft_slo_s, setting.tpot_slo_s)
 
-        def progress() -> None:
-            self._done += 1
-            if self._done % _REPORT_EVERY == 0 and self._on_progress is not None:
-                self._on_progress(self._done, self._total, name)
+        num_served = 0
 
+        def progress() -> None:
+            nonlocal num_served
+            num_served += 1
+            if num_served % _REPORT_EVERY == 0:
+                self._tell(num_served, name)
+
+        self._tell(0, name)
         fleet.play(self._workload(seed), tally, progress)
+        self._done += len(self._trace.requests)
         return tally.figures()
+
+    def _tell(self, num_served: int, name: str) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self._done + num_served, self._total, name)
 
     def _workload(self, seed: int) -> Workload:
         trace, setting = self._trace, self._setting
-        rng = Random(f"arrivals {seed}")
+        rng = Random(f"arrivals {seed}")  # as the clairvoyant oracle draws
         if trace.sessions:
             return ClosedLoop(trace.sessions, setting.sessions, rng)
         return OpenLoop(trace, setting.speed, setting.jitter_s, rng)

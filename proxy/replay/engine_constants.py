@@ -1,10 +1,12 @@
 """How fast a simulated engine is, and how much it holds."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from warmroute.policies.errors import ConfigError
 from warmroute.proxy.replay.trace import TraceError
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -72,3 +74,26 @@ def read_constants(path: Path) -> EngineConstants:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         known = ", ".join(EngineConstants.__struct_fields__)
         raise TraceError(f"{path}: {error} (known constants: {known})") from error
+
+
+def choose_constants(
+    file: str | None, values: Iterable[tuple[str, float]]
+) -> EngineConstants:
+    """Return the defaults, over them a file of measured ones, over them *values*.
+
+    Raises:
+        ConfigError: There is no such constant, or it cannot be that.
+    """
+    constants = EngineConstants() if file is None else read_constants(Path(file))
+    known = EngineConstants.__struct_fields__
+    given = msgspec.structs.asdict(constants)
+    for name, value in values:
+        if name not in known:
+            raise ConfigError(
+                f"--constant: unknown constant {name!r} (known: {', '.join(known)})"
+            )
+        given[name] = int(value) if isinstance(given[name], int) else value
+    try:
+        return msgspec.convert(given, EngineConstants)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--constant: {error}") from error

@@ -12,11 +12,15 @@ from warmroute.proxy.replay.engine_constants import EngineConstants
 from warmroute.proxy.replay.kv_memory import KvMemory
 from warmroute.proxy.replay.memory_view import make_view
 from warmroute.proxy.replay.play import Fleet, InOrder
-from warmroute.proxy.replay.pooled import infinite_cache, pooled_cache
+from warmroute.proxy.replay.pooled import (
+    clairvoyant_cache,
+    infinite_cache,
+    pooled_cache,
+)
 from warmroute.proxy.replay.routed import RoutedFleet
 from warmroute.proxy.replay.setting import Setting
-from warmroute.proxy.replay.trace import Trace
-from warmroute.proxy.replay.view_grade import ViewGrade
+from warmroute.proxy.replay.trace import Trace, TraceRequest
+from warmroute.proxy.replay.view_grade import EXACT
 
 FleetMaker = Callable[[int], Fleet]
 """Makes a fleet from a seed."""
@@ -43,7 +47,7 @@ def routed_fleet(name: str, setting: Setting, trace: Trace) -> FleetMaker:
     """Return what makes a fleet behind the policy *name*."""
     if setting.batching is None:
         return lambda seed: InOrder(
-            RoutedFleet(build_policy(name, seed), setting, trace.block_size)
+            RoutedFleet(build_policy(name, seed), setting, trace.block_size, seed)
         )
     constants = setting.batching
 
@@ -63,15 +67,27 @@ def oracle_fleets(setting: Setting, trace: Trace) -> dict[str, FleetMaker]:
     """Return what makes the fleets that no router can have."""
     if setting.batching is None:
         size = trace.block_size
-        return {
+        makers: dict[str, FleetMaker] = {
             "oracle_pooled": lambda seed: InOrder(pooled_cache(setting, size)),
+            "oracle_belady": lambda seed: InOrder(
+                clairvoyant_cache(setting, size, _future(trace, setting, seed))
+            ),
             "oracle_infinite": lambda seed: InOrder(infinite_cache(setting, size)),
         }
+        if trace.sessions:  # whose turns nobody knows beforehand
+            del makers["oracle_belady"]
+        return makers
     total = setting.backends * setting.capacity_tokens
     return {
         "oracle_pooled": _one_memory(setting, trace, total),
         "oracle_infinite": _one_memory(setting, trace, None),
     }
+
+
+def _future(trace: Trace, setting: Setting, seed: int) -> list[TraceRequest]:
+    rng = Random(f"arrivals {seed}")
+    arrivals = trace.arrivals(setting.speed, setting.jitter_s, rng)
+    return [request for _, request in arrivals]
 
 
 def _one_memory(setting: Setting, trace: Trace, capacity: int | None) -> FleetMaker:
@@ -107,7 +123,7 @@ def _batching(
         for index, memory in enumerate(memories)
     ]
     is_shared = len(set(map(id, memories))) < len(memories)
-    grade = ViewGrade() if is_shared else setting.view
+    grade = EXACT if is_shared else setting.view
     view = make_view(grade, memories, trace, Random(f"events {seed}"))
     policy = build_policy(name, seed, is_batching=True)
     return BatchingFleet(policy, setting, trace, engines, view)

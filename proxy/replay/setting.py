@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from warmroute.proxy.replay.engine_constants import EngineConstants
-from warmroute.proxy.replay.view_grade import ViewGrade
+from warmroute.proxy.replay.view_grade import EXACT, ViewGrade
 
 TTFT_OBJECTIVE_S = 2.0
 TPOT_OBJECTIVE_S = 0.05
@@ -42,7 +42,7 @@ class Setting:
     sessions: int = 32
     ttft_slo_s: float = TTFT_OBJECTIVE_S
     tpot_slo_s: float = TPOT_OBJECTIVE_S
-    view: ViewGrade = ViewGrade()
+    view: ViewGrade = EXACT
     slow: Mapping[int, float] = field(default_factory=dict)
     misjudged: Mapping[int, float] = field(default_factory=dict)
     dies_at: Mapping[int, float] = field(default_factory=dict)

@@ -116,12 +116,31 @@ class Trace:
             replace(
                 one,
                 segment=tree.insert(
-                    array("Q", [numbers.setdefault(b, len(numbers)) for b in one.blocks])
+                    array(
+                        "Q", [numbers.setdefault(b, len(numbers)) for b in one.blocks]
+                    )
                 ),
             )
             for one in self.requests
         )
         return replace(self, requests=requests, tree=tree)
+
+    def within(self, most_tokens: int) -> "Trace":
+        """Return it without requests that an engine of so many tokens refuses."""
+        if self.sessions:
+            return self  # their reader has seen to it
+        kept = tuple(
+            one
+            for one in self.requests
+            if one.prompt_tokens + one.output_tokens <= most_tokens
+        )
+        if not kept:
+            raise TraceError(
+                f"{self.name}: every request is longer than the {most_tokens} tokens "
+                f"that an engine holds (hold more with --capacity)"
+            )
+        num_left_out = self.num_left_out + len(self.requests) - len(kept)
+        return replace(self, requests=kept, num_left_out=num_left_out)
 
     def arrivals(
         self, speed: float, jitter_s: float, rng: Random

@@ -1,6 +1,9 @@
 """How well a simulated router knows the caches of its engines."""
 
 from dataclasses import dataclass
+from typing import Final
+
+from warmroute.policies.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +33,31 @@ class ViewGrade:
     def is_exact(self) -> bool:
         """Tell whether the router knows what the engines have."""
         return self.capacity_error is None and not self.delay_s and not self.loss
+
+
+EXACT: Final = ViewGrade()
+"""Everything, at once."""
+
+_GRADES: Final = "exact, mirror, mirror=F, delay=S, events-loss=P"
+
+
+def read_view(text: str) -> ViewGrade:
+    """Read what ``--view`` says.
+
+    Raises:
+        ConfigError: It is no grade.
+    """
+    name, _, value = text.partition("=")
+    try:
+        number = float(value) if value else None
+    except ValueError:
+        number = -1.0
+    if name == "exact" and number is None:
+        return EXACT
+    if name == "mirror" and (number is None or 0 < number <= 1000):
+        return ViewGrade(capacity_error=number or 1.0)
+    if name == "delay" and number is not None and 0 <= number <= 1e6:
+        return ViewGrade(delay_s=number)
+    if name == "events-loss" and number is not None and 0 <= number <= 1:
+        return ViewGrade(loss=number)
+    raise ConfigError(f"--view: no grade {text!r} (known: {_GRADES})")
