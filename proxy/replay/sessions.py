@@ -121,13 +121,13 @@ class SessionReader:
         )
 
     def _turns(self, session: _Session, number: int) -> list[Turn]:
+        if session.block < 1:
+            raise ValueError(f"block is {session.block} (allowed: 1 and more)")
         if self._block_size not in (0, session.block):
             raise ValueError(
                 f"blocks of {session.block} tokens (needed: {self._block_size}, as in "
                 f"the lines before)"
             )
-        if session.block < 1:
-            raise ValueError(f"block is {session.block} (allowed: 1 and more)")
         self._block_size = session.block
         blocks: list[array[int]] = []
         turns: list[Turn] = []

@@ -316,6 +316,7 @@ PROMPTS = st.lists(
     min_size=1,
     max_size=40,
 )
+ORACLES = ("oracle_pooled", "oracle_belady", "oracle_infinite")
 POLICIES = ("round_robin", "random", "least_requests", "session", "expected_ttft")
 
 
@@ -381,11 +382,9 @@ class TestWhole:
         comparison = Comparison(BUSY, where, lambda *step: told.append(step))
         comparison.run(["random"])
         assert told == [
-            (40 * run, 240, name)
+            (40 * run, 320, name)
             for run, name in enumerate(
-                name
-                for name in ("random", "oracle_pooled", "oracle_infinite")
-                for _ in range(2)
+                name for name in ("random", *ORACLES) for _ in range(2)
             )
         ]
 

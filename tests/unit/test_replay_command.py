@@ -39,6 +39,7 @@ def test_json_is_one_object_with_all_figures(trace: str, capsys: Capture) -> Non
     assert [one["policy"] for one in shown["policies"]] == ["round_robin", "random"]
     assert [one["policy"] for one in shown["oracles"]] == [
         "oracle_pooled",
+        "oracle_belady",
         "oracle_infinite",
     ]
     first = shown["policies"][0]
@@ -46,6 +47,8 @@ def test_json_is_one_object_with_all_figures(trace: str, capsys: Capture) -> Non
         {"mean": 0.3423333, "p50": 0.001, "p90": 1.025, "p99": 1.025}
     )
     assert first.pop("tpot_s") == pytest.approx({"mean": 0.03, "p99": 0.03})
+    e2e = {"mean": 0.6423333, "p99": 1.325}
+    assert first.pop("e2e_s") == pytest.approx(e2e)
     assert first.pop("hit_ratio") == pytest.approx(4096 / 6150)
     assert first.pop("paid_twice_ratio") == pytest.approx(1024 / 6150)
     assert first == {
@@ -77,10 +80,10 @@ def test_the_table_has_a_line_a_policy_and_the_oracles(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == ("trace.jsonl: 6 requests, 6150 prompt tokens, 5 s at speed 2")
     assert lines[1].endswith("8000 tokens/s, offered load without a cache 0.04")
-    names = [line.split()[0] for line in lines[3:9]]
+    names = [line.split()[0] for line in lines[3:10]]
     assert names == [
         *("policy", "round_robin", "least_requests", "expected_ttft"),
-        *("oracle_pooled", "oracle_infinite"),
+        *("oracle_pooled", "oracle_belady", "oracle_infinite"),
     ]
     assert lines[-1] == "means over 2 seeds, +- is 95 % of them"
 
