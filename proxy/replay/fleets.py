@@ -25,8 +25,13 @@ from warmroute.proxy.replay.view_grade import EXACT
 FleetMaker = Callable[[int], Fleet]
 """Makes a fleet from a seed."""
 
-# Where a decode slows nothing and a prefill stops nobody, neither has a price.
-_WITHOUT_DECODE: Final = {"stall_weight": 0.0, "decode_weight": 0.0}
+# Where a decode slows nothing, a prefill stops nobody and depth costs nothing,
+# none of them has a price.
+_PLAIN: Final = {
+    "stall_weight": 0.0,
+    "decode_weight": 0.0,
+    "attention_tokens": 0.0,
+}
 _CENTRAL_POLICY: Final = "expected_ttft"
 
 
@@ -39,7 +44,7 @@ def build_policy(name: str, seed: int, is_batching: bool = False) -> Policy:
     values = {}
     if not is_batching:
         known = {option.name for option in options(policies.get(name))}
-        values = {k: v for k, v in _WITHOUT_DECODE.items() if k in known}
+        values = {k: v for k, v in _PLAIN.items() if k in known}
     return build(name, values, Random(f"policy {seed}"))
 
 

@@ -16,7 +16,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -30,7 +30,6 @@ from warmroute.proxy.replay.trace import Trace
 from warmroute.proxy.replay.traces import read_trace
 
 JITTER_S = 3.0
-FIFO_RATE = 8000.0
 POOLED = "oracle_pooled"
 
 Read = Callable[[Figures], float]
@@ -74,18 +73,14 @@ class Cell:
                 batching=batching,
                 sessions=int(self.load),
             )
-        whole = Setting(backends, self.capacity, FIFO_RATE, batching=batching)
+        whole = Setting(
+            backends, self.capacity, jitter_s=JITTER_S, seeds=seeds, batching=batching
+        )
         load = offered_load(trace, whole)
         assert load is not None
-        return Setting(
-            backends,
-            self.capacity,
-            FIFO_RATE,
-            self.load / load,
-            JITTER_S,
-            seeds,
-            batching,
-        )
+        if batching is None:  # the trace at its own speed, as published figures have it
+            return replace(whole, prefill_rate=whole.prefill_rate * load / self.load)
+        return replace(whole, speed=self.load / load)
 
 
 BATCHING = (
