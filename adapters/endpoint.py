@@ -35,9 +35,10 @@ class Endpoint:
         headers: Sent with each call, such as the backend's Authorization.
         timeout_s: Bound of one call, connect to last byte.
         tls: Context for https, or None.
+        max_bytes: Bound of one answer; 8 MiB unless given.
     """
 
-    __slots__ = ("_headers", "_session", "_timeout", "_tls", "url")
+    __slots__ = ("_headers", "_max_bytes", "_session", "_timeout", "_tls", "url")
 
     def __init__(
         self,
@@ -46,15 +47,23 @@ class Endpoint:
         headers: Mapping[str, str],
         timeout_s: float,
         tls: ssl.SSLContext | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self.url = url
         self._session = session
         self._headers = headers
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._tls: ssl.SSLContext | bool = True if tls is None else tls
+        self._max_bytes = MAX_ANSWER_BYTES if max_bytes is None else max_bytes
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.url}>"
+
+    def allowing(self, max_bytes: int, timeout_s: float) -> "Endpoint":
+        """Return the same for an answer that is larger, or takes longer, than most."""
+        total_s = max(timeout_s, self._timeout.total or 0.0)
+        tls = None if isinstance(self._tls, bool) else self._tls
+        return Endpoint(self._session, self.url, self._headers, total_s, tls, max_bytes)
 
     async def get(self, path: str) -> Answer:
         """Fetch a path; any status is an answer."""
@@ -119,10 +128,10 @@ class Endpoint:
         body = bytearray()
         async for chunk in response.content.iter_any():
             body += chunk
-            if len(body) > MAX_ANSWER_BYTES:
+            if len(body) > self._max_bytes:
                 response.close()
                 raise ProtocolMismatch(
-                    f"{self.url}{path} answered more than {MAX_ANSWER_BYTES} bytes"
+                    f"{self.url}{path} answered more than {self._max_bytes} bytes"
                 )
         return bytes(body)
 

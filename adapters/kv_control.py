@@ -127,13 +127,20 @@ class PolicyState(Struct, frozen=True, kw_only=True):
 
 
 class BudgetState(Struct, frozen=True, kw_only=True):
-    """Hold the token budget that new requests get when they ask for none."""
+    """Hold the token budget that new requests get when they ask for none.
+
+    The fields are those of `BudgetRequest`; None where the method has no such thing.
+    """
 
     method: str
     tokens: int | None = None
     share: float | None = None
     sinks: int | None = None
     recent: int | None = None
+    alpha: float | None = None
+    partial: float | None = None
+    host_tokens: int | None = None
+    victims: str | None = None
 
 
 class KVControl(Protocol):

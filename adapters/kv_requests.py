@@ -14,6 +14,8 @@ MAX_TOKENS = 1_048_576
 """Most token ids that one request may name its blocks by."""
 
 MAX_PROMPT_CHARS = 4_194_304
+MAX_MESSAGES = 16_384
+MAX_TOOLS = 1_024
 MAX_SALT_CHARS = 4_096
 MAX_TTL_S = 86_400
 """Longest time that a block may be retained, in seconds: one day."""
@@ -67,8 +69,11 @@ class BlocksRequest(Request, frozen=True):
     prompt: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)] | None = (
         None
     )
-    messages: Annotated[list[dict[str, object]], Meta(min_length=1)] | None = None
-    tools: list[dict[str, object]] | None = None
+    messages: (
+        Annotated[list[dict[str, object]], Meta(min_length=1, max_length=MAX_MESSAGES)]
+        | None
+    ) = None
+    tools: Annotated[list[dict[str, object]], Meta(max_length=MAX_TOOLS)] | None = None
     add_generation_prompt: bool = True
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = (
         None
@@ -123,6 +128,10 @@ class BudgetRequest(Request, frozen=True):
         share: Budget as a share of the prompt, 0 to 1.
         sinks: First tokens that are always kept.
         recent: Newest tokens that are always kept.
+        alpha: How far below the best guess ``infinigen`` fetches.
+        partial: Share of each head that ``infinigen`` guesses with.
+        host_tokens: Most tokens that ``infinigen`` keeps in host memory.
+        victims: Which one leaves a full host memory.
     """
 
     method: Name | None = None
@@ -130,9 +139,13 @@ class BudgetRequest(Request, frozen=True):
     share: Share | None = None
     sinks: Count | None = None
     recent: Count | None = None
+    alpha: Annotated[float, Meta(ge=0)] | None = None
+    partial: Share | None = None
+    host_tokens: Annotated[int, Meta(ge=1)] | None = None
+    victims: Name | None = None
 
     def __post_init__(self) -> None:
-        given = (self.tokens, self.share, self.sinks, self.recent)
+        given = (getattr(self, field) for field in self.__struct_fields__)
         if self.method is None and any(one is not None for one in given):
             raise ValueError("a budget needs its method")
         if self.tokens is not None and self.share is not None:

@@ -21,11 +21,15 @@ from warmroute.proxy.admin import make_admin
 from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
 from warmroute.proxy.config import Address, Config, backend_config
+from warmroute.proxy.counters import Counters
+from warmroute.proxy.deciding import Deciding
 from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.metrics import Exposition, build_registry
+from warmroute.proxy.onlookers import Onlookers
+from warmroute.proxy.policy_metrics import PolicyExposition
 from warmroute.proxy.port import DataPort
 from warmroute.proxy.process import (
     find_loop,
@@ -37,6 +41,7 @@ from warmroute.proxy.process import (
     tune_collector,
 )
 from warmroute.proxy.prompt import PromptReader
+from warmroute.proxy.records.exposition import RecordsExposition
 from warmroute.proxy.reload import Commit, Loader, Reloader, reconcile
 from warmroute.proxy.router import Router
 from warmroute.proxy.sources import Sources
@@ -79,7 +84,10 @@ class App:
         )
         self.tracer = tracer_of(config)
         self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
+        self.deciding = Deciding(self.router, self.port, self.ledger, config.policy)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
+        self.onlookers = Onlookers(self.router, self.port)
+        self.counters = Counters(self.fleet, self.ledger, self.view)
         self._admin: AdminListener | None = None
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
@@ -128,6 +136,7 @@ class App:
             backend.name,
             block_size=backend.block_size,
             capacity_tokens=backend.capacity_tokens,
+            seats=[one.name for one in backend.candidates],
         )
         self._know_models(backend)
         self.sources.learned(backend)
@@ -139,12 +148,14 @@ class App:
         config = self.config
         listen = config.listen
         self._tls = server_tls(config.tls) if config.tls is not None else None
+        await self.onlookers.configure(config)
         with listening("listen", listen):
             self.listening = await self.port.start(listen.host, listen.port, self._tls)
         if config.admin is not None:
             with listening("admin", config.admin):
                 await self._start_admin(config.admin.host, config.admin.port)
         self.sources.start()
+        self.counters.start()
         await self.fleet.start()
         logger.info(
             "started",
@@ -183,6 +194,8 @@ class App:
                     lambda: self.sources.exact,
                 ),
                 EventExposition(self.sources.streams),
+                RecordsExposition(lambda: self.onlookers.recorder),
+                PolicyExposition(self.deciding),
             ),
             index=self._index_facts,
             policy=lambda: self.router.policy.name,
@@ -190,6 +203,9 @@ class App:
             add_backend=self._add_backend,
             reload=self.reloader.reload,
             learned=self._learned,
+            cache_killers=self.onlookers.killers.report,
+            queue=self.deciding.show_queue,
+            shadow=self.deciding.show_shadow,
             host=host,
             token=token.get_secret_value() if token is not None else None,
         )
@@ -232,8 +248,10 @@ class App:
             await self.port.drained(_FAREWELL_S)
         if self._admin is not None:
             await self._admin.close()
+        await self.counters.close()
         await self.sources.close()
         await self.fleet.close()
+        await self.onlookers.close(is_hurried=is_hurried)
         if self.tracer is not None:
             await self.tracer.close(0.1 if is_hurried else _FLUSH_S)
         logger.info("stopped")
@@ -243,7 +261,7 @@ class App:
     def _prepare(self, config: Config) -> Commit:
         """Build what can fail of a new configuration; see `Reloader`."""
         old = self.config
-        policy = build(config.policy.name, config.policy.options)
+        decide = self.deciding.prepare(config.policy)
         fresh = [one for one in config.backends if one not in old.backends]
         Fleet(fresh, config.health, FleetLoad())
         if config.tls is not None:
@@ -255,12 +273,12 @@ class App:
 
         async def commit() -> None:
             self.config = config
-            if config.policy != old.policy:
-                self.router.policy = policy
+            decide()
             self._configure(old, config)
             await reconcile(self.fleet, config.backends)
             self.sources.configure(models)
             await self._trace_by(tracer)
+            await self.onlookers.configure(config)
 
         return commit
 

@@ -25,14 +25,8 @@ _EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that *arguments* name and return the exit code."""
-    parser = build_parser()
-    options = parser.parse_args(arguments)
-    if options.command is None:
-        parser.print_help(sys.stderr)
-        return BAD_USAGE
-    command: Command = options.runs
     try:
-        return command.run(options)
+        return _run(arguments)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
@@ -41,6 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return BAD_USAGE
+    command: Command = options.runs
+    return command.run(options)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -160,7 +160,7 @@ class Exchange:
         client = self._client
         client.deadline = now + port.first_byte_s
         start = port.forwarding.head_for(
-            head, routing.backend, client.peer, len(body), traceparent
+            head, routing.backend, client.peer, len(body), traceparent, routing.rank
         )
         connection.send(self, start, body, bodiless=head.method == b"HEAD")
 

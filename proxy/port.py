@@ -20,12 +20,14 @@ from warmroute.proxy.http.outbox import Outbox
 from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
+from warmroute.proxy.killers.watch import KillerWatch
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.process import listen
 from warmroute.proxy.prompt import Prompt
+from warmroute.proxy.queue import HoldQueue
 from warmroute.proxy.router import Router
-from warmroute.proxy.routing import Routing
+from warmroute.proxy.routing import Plan, Routing
 from warmroute.proxy.telemetry import Tracer
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.waiting import PromptWait
@@ -55,10 +57,12 @@ class DataPort:
         self.router = router
         self.ledger = ledger
         self.tracer = tracer
+        self.killers: KillerWatch | None = None
         self.clock = clock
         self.outbox = Outbox()
         self.is_draining = False
         self.own = OwnPaths(fleet)
+        self.queue: HoldQueue | None = None
         self._connections: set[ClientConnection] = set()
         self._pools: dict[Backend, ConnectionPool] = {}
         self.configure(config)
@@ -177,8 +181,7 @@ class DataPort:
                 bodiless=head.method == b"HEAD",
             )
             return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
-        now = self.clock()
-        trace = None
+        now, trace = self.clock(), None
         if self.tracer is not None:
             trace = self.tracer.start_server(head, now, connection.peer)
         return self.routed(connection, head, body, None, trace, now)
@@ -198,15 +201,19 @@ class DataPort:
         """
         try:
             if prompt is None:
-                prompt = self.router.prompts.read(
-                    head.path, head.content_type, head.content_encoding, body
-                )
+                prompt = self.router.read(head, body)
+                if self.killers is not None:
+                    self.killers.see(prompt)
                 exact = self.router.exact
                 if exact is not None and (pending := exact.begin(prompt, body)):
                     return PromptWait(
                         self, connection, head, body, prompt, pending, trace, started_at
                     )
-            return self._exchange(connection, head, body, prompt, trace, started_at)
+            if self.queue is not None:
+                return self.queue.admit(
+                    self, connection, head, body, prompt, trace, started_at
+                )
+            return self.exchange(connection, head, body, prompt, trace, started_at)
         except ClientError as refusal:
             error = refusal
         except Exception:
@@ -216,7 +223,7 @@ class DataPort:
             error = ClientError(500, "internal_error", "the proxy failed; see its log")
         return self._refusal(connection, head, error, trace)
 
-    def _exchange(
+    def exchange(
         self,
         connection: ClientConnection,
         head: RequestHead,
@@ -224,16 +231,17 @@ class DataPort:
         prompt: Prompt,
         trace: RequestTrace | None,
         started_at: float,
+        plan: Plan | None = None,
     ) -> Exchange:
-        now = started_at if self.router.exact is None else self.clock()
-        routing = self.router.route(head, prompt, now)
+        """Make the work that sends a request where *plan* says, or the router."""
+        if plan is not None:
+            now, routing = plan.query.now, self.router.dispatch(plan)
+        else:
+            now = started_at if self.router.exact is None else self.clock()
+            routing = self.router.route(head, prompt, now)
         if trace is not None:
-            trace.route(
-                routing.decision,
-                now,
-                self.clock(),
-                block_size=routing.backend.block_size,
-            )
+            size = routing.backend.block_size
+            trace.route(routing.decision, now, self.clock(), block_size=size)
         asks_usage = self.injects_usage and prompt.can_inject_usage
         if asks_usage:
             body = ask_for_usage(body)
@@ -266,8 +274,7 @@ class DataPort:
 
     def forget(self, backend: Backend) -> None:
         """Close the kept connections of a backend that was removed."""
-        pool = self._pools.pop(backend, None)
-        if pool is not None:
+        if (pool := self._pools.pop(backend, None)) is not None:
             pool.close()
 
     async def connect(self, backend: Backend) -> UpstreamConnection:

@@ -21,7 +21,9 @@ from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt import Prompt, PromptReader
 from warmroute.proxy.prompt.pending import Exactness
-from warmroute.proxy.routing import Field, Routing
+from warmroute.proxy.records.recorder import Recorder
+from warmroute.proxy.routing import Field, Plan, Routing
+from warmroute.proxy.shadow import Shadow
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
 
@@ -53,6 +55,8 @@ class Router:
         self.prompts = prompts
         self.ledger = ledger
         self.exact: Exactness | None = None
+        self.recorder: Recorder | None = None
+        self.shadow: Shadow | None = None
         self._fallback = LeastRequests()
         self.seen = SeenBlocks()
         self._clock = clock
@@ -72,8 +76,32 @@ class Router:
         """
         field = self._field(prompt.model)
         query, lookup, decision = self._decide(head, prompt, field, now)
+        return self._open(field, prompt, query, lookup, decision)
+
+    def plan(self, head: RequestHead, prompt: Prompt, now: float) -> Plan:
+        """Choose as `route` does and reserve nothing; raises as `route` does."""
+        field = self._field(prompt.model)
+        return Plan(field, prompt, *self._decide(head, prompt, field, now))
+
+    def dispatch(self, plan: Plan) -> Routing:
+        """Reserve what *plan* says, in the step that made it, and open the record."""
+        return self._open(
+            plan.field, plan.prompt, plan.query, plan.lookup, plan.decision
+        )
+
+    def _open(
+        self,
+        field: Field,
+        prompt: Prompt,
+        query: Query,
+        lookup: Lookup,
+        decision: Decision,
+    ) -> Routing:
+        shadow = self.shadow
+        if shadow is not None and decision.reason != "pin":
+            shadow.judge(query, field.candidates, decision)
         routing = Routing(self, field, prompt, query, lookup, decision)
-        self.ledger.open(decision, self._clock() - now)
+        self.ledger.open(decision, self._clock() - query.now)
         if prompt.pin is not None and prompt.kind == "generate":
             self.pin(prompt.pin, decision.chosen)
         return routing
@@ -135,7 +163,7 @@ class Router:
         lookup.describe(query)
         choice = None
         if prompt.pin is not None or head.path.startswith(_RESPONSES_PATH):
-            choice = self._pinned(head, prompt, field)
+            choice = self._pinned(head, prompt, field, lookup)
         if choice is None:
             choice = self.choose(query, candidates)
         decision = Decision(
@@ -156,7 +184,9 @@ class Router:
         )
         return query, lookup, decision
 
-    def _pinned(self, head: RequestHead, prompt: Prompt, field: Field) -> Choice | None:
+    def _pinned(
+        self, head: RequestHead, prompt: Prompt, field: Field, lookup: Lookup
+    ) -> Choice | None:
         key = prompt.pin
         if head.path.startswith(_RESPONSES_PATH):
             key = head.path[len(_RESPONSES_PATH) :].partition("/")[0]
@@ -164,16 +194,17 @@ class Router:
             return None
         if key is None:
             return None
-        name = self._pins.get(key)
+        name, matched = self._pins.get(key), lookup.matched
+        found = -1
         for index, backend in enumerate(field.backends):
-            if backend.name == name:
-                return Choice(index, "pin")
-        return None
+            if backend.name == name and (found < 0 or matched[index] > matched[found]):
+                found = index
+        return None if found < 0 else Choice(found, "pin")
 
     def _field(self, model: str | None) -> Field:
         backends = self.fleet.routable(model)
         field = self._fields.get(model)
-        if field is None or field.backends is not backends:
+        if field is None or field.routable is not backends:
             if len(self._fields) > 1024:
                 self._fields.clear()
             field = Field(backends, list(self.fleet.backends.values()), self.view)

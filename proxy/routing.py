@@ -12,30 +12,90 @@ from warmroute.proxy.ledger.histogram import Histogram
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.view import View
-from warmroute.proxy.view.lookup import Lookup, Ticket
+from warmroute.proxy.view.lookup import Lookup
+from warmroute.proxy.view.ticket import Ticket
 
 if TYPE_CHECKING:
     from warmroute.proxy.router import Router
 
 
 class Field:
-    """The routable backends of one model, as the policy and the records see them."""
+    """The routable backends of one model, as the policy and the records see them.
 
-    __slots__ = ("backends", "candidates", "roster")
+    A backend of several data-parallel ranks is as many candidates.
+
+    Attributes:
+        routable: What it was made of; another list is another field.
+        candidates: What the policy chooses from.
+        backends: The backend of each candidate.
+        ranks: The rank of each; None where the backend has only one.
+        roster: The same for the records.
+    """
+
+    __slots__ = ("backends", "candidates", "ranks", "roster", "routable")
 
     def __init__(
-        self, backends: list[Backend], every: Sequence[Backend], view: View
+        self, routable: list[Backend], every: Sequence[Backend], view: View
     ) -> None:
         positions = {backend.name: at for at, backend in enumerate(every)}
-        self.backends = backends
-        self.candidates = [backend.candidate for backend in backends]
+        self.routable = routable
+        self.candidates: list[Candidate] = []
+        self.backends: list[Backend] = []
+        self.ranks: list[int | None] = []
+        for backend in routable:
+            self.candidates += backend.candidates
+            self.backends += [backend] * len(backend.candidates)
+            self.ranks += backend.ranks or [None]
         self.roster = Roster(
             [backend.name for backend in every],
             [backend.state for backend in every],
             [str(view.facts(backend.name)["source"]) for backend in every],
-            [positions[backend.name] for backend in backends],
+            [positions[backend.name] for backend in self.backends],
             [backend.block_size for backend in every],
+            self.ranks,
         )
+
+
+class Plan:
+    """Where a request would go, with nothing reserved.
+
+    Holds for the step in which it was made: afterwards the load is another one.
+    """
+
+    __slots__ = ("decision", "field", "lookup", "prompt", "query")
+
+    def __init__(
+        self,
+        field: Field,
+        prompt: Prompt,
+        query: Query,
+        lookup: Lookup,
+        decision: Decision,
+    ) -> None:
+        self.field = field
+        self.prompt = prompt
+        self.query = query
+        self.lookup = lookup
+        self.decision = decision
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.decision!r}>"
+
+    @property
+    def candidate(self) -> Candidate:
+        """Return the candidate that was chosen."""
+        return self.field.candidates[self.decision.index]
+
+    @property
+    def backend(self) -> Backend:
+        """Return the backend of that candidate."""
+        return self.field.backends[self.decision.index]
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Return what it would have to compute."""
+        matched = self.lookup.matched[self.decision.index]
+        return max(0, self.prompt.num_tokens - matched)
 
 
 class Routing:
@@ -52,6 +112,7 @@ class Routing:
         "_ticket",
         "backend",
         "decision",
+        "rank",
     )
 
     def __init__(
@@ -81,6 +142,7 @@ class Routing:
         field, prompt, router = self._field, self._prompt, self._router
         candidate = field.candidates[index]
         self.backend = backend = field.backends[index]
+        self.rank = field.ranks[index]
         if backend.is_unsure:
             router.fleet.dispatched(backend)
         num_tokens = prompt.num_tokens
@@ -196,6 +258,7 @@ class Routing:
             if ticket is not None and cached_tokens is not None:
                 router.view.realised(ticket, cached_tokens, now)
                 self.decision.difference = ticket.difference
+                ticket.record = self.decision
             if prompt_tokens is not None:
                 router.prompts.learn(prompt, prompt_tokens)
                 if (
@@ -222,3 +285,5 @@ class Routing:
             ttft_s,
             error,
         )
+        if router.recorder is not None:
+            router.recorder.add(self.decision, self._lookup, self._query.session)

@@ -73,8 +73,8 @@ class Sources:
         if self._feeds is not None:
             await self._feeds.close()
 
-    def streams(self) -> "Mapping[str, Stream]":
-        """Return the events of every backend that is heard, by name."""
+    def streams(self) -> "Mapping[str, Sequence[Stream]]":
+        """Return the events of every backend that is heard, by name: one a rank."""
         return {} if self._feeds is None else self._feeds.streams()
 
     def read(self, models: Sequence[ModelConfig]) -> dict[str, ExactModel]:

@@ -20,6 +20,12 @@ settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take how long the random programs over real sockets go on."""
+    text = "rounds of each random program on KV events (default: %(default)s)"
+    parser.addoption("--chaos-rounds", type=int, default=12, help=text)
+
+
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Skip what only works on Python source where the install is compiled."""
     if not router.__file__.endswith(tuple(EXTENSION_SUFFIXES)):

@@ -81,6 +81,7 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--served-model-name",
         nargs="+",
+        type=_name,
         metavar="NAME",
         help="what requests call the model (default: its own name)",
     )
@@ -154,6 +155,15 @@ def _add_events(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC",
         help="first frame of each event",
     )
+
+
+def _name(text: str) -> str:
+    """Read a name that requests can send, for argparse."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} (allowed: a name of 1 character up)"
+        )
+    return text
 
 
 def _whole(least: int, most: int | None = None) -> Callable[[str], int]:

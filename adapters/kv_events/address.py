@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+_MAX_PORT = 65_535
 _EVERYWHERE = ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - read, never bound
 
 
@@ -51,6 +52,29 @@ def _is_everywhere(endpoint: str) -> bool:
 def _at(endpoint: str, host: str) -> str:
     port = endpoint.rpartition(":")[2]
     return f"tcp://{host}:{port}"
+
+
+def at_ranks(address: EventAddress, num_ranks: int) -> list[EventAddress]:
+    """Return where each rank publishes, given the *address* of the first.
+
+    Engines count ports up a rank. One without a port has no others.
+    """
+    ranks = [address]
+    for rank in range(1, num_ranks):
+        endpoint = _port_plus(address.endpoint, rank)
+        if endpoint is None:
+            break
+        replay = address.replay and _port_plus(address.replay, rank)
+        ranks.append(replace(address, endpoint=endpoint, replay=replay, rank=rank))
+    return ranks
+
+
+def _port_plus(endpoint: str, count: int) -> str | None:
+    start, _, port = endpoint.rpartition(":")
+    if not (endpoint.startswith("tcp://") and port.isascii() and port.isdecimal()):
+        return None
+    number = int(port) + count
+    return f"{start}:{number}" if number <= _MAX_PORT else None
 
 
 def host_of(url: str) -> str:

@@ -1,6 +1,7 @@
 """ZMQ sockets for KV events: one that is drained at once, and one that asks again."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import zmq
@@ -10,8 +11,10 @@ from zmq.utils.monitor import recv_monitor_message
 from warmroute.policies.errors import AdapterError, BackendUnavailable
 
 _HIGH_WATER = 200_000
+_LIVE_HIGH_WATER = 20_000
 _MAX_MESSAGE_BYTES = 64 << 20
-_BURST = 256
+_BURST = 32
+_BURST_S = 0.0005
 _REPLAY_PATIENCE_S = 1.2
 _SEQ_BYTES = 8
 _END = (-1).to_bytes(_SEQ_BYTES, "big", signed=True)
@@ -26,7 +29,8 @@ class EventSocket:
     """One SUB socket. What comes is handed on as it comes, and never waits here.
 
     Engines stop serving when their publisher's queue is full, so that the socket is
-    read until it is empty whenever there is anything, and work is left to others.
+    read until it is empty whenever there is anything, half a millisecond at a time,
+    and work is left to others.
 
     Args:
         context: ZMQ's; owned by the caller.
@@ -34,12 +38,22 @@ class EventSocket:
         binds: Which of both.
         on_message: Called with topic, number and payload.
         on_turn: Called when a publisher's connection is gone, or is there.
+        is_full: Tells whether to leave what comes where it is, for now.
 
     Raises:
         AdapterError: The address cannot be bound or means nothing.
     """
 
-    __slots__ = ("_loop", "_monitor", "_on_message", "_on_turn", "_socket", "endpoint")
+    __slots__ = (
+        "_is_coming",
+        "_is_full",
+        "_loop",
+        "_monitor",
+        "_on_message",
+        "_on_turn",
+        "_socket",
+        "endpoint",
+    )
 
     def __init__(
         self,
@@ -48,13 +62,16 @@ class EventSocket:
         binds: bool,
         on_message: OnMessage,
         on_turn: OnTurn,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.endpoint = endpoint
         self._on_message = on_message
         self._on_turn = on_turn
+        self._is_full = is_full
         self._loop = asyncio.get_running_loop()
+        self._is_coming = False
         self._socket = context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.RCVHWM, _HIGH_WATER)
+        self._socket.setsockopt(zmq.RCVHWM, _LIVE_HIGH_WATER)
         self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IPV6, 1)
@@ -100,17 +117,30 @@ class EventSocket:
         """Read until empty; ZMQ tells of new messages only once it was."""
         if self._socket.closed:
             return
-        for _ in range(_BURST):
+        until = time.monotonic() + _BURST_S
+        while self._is_full() or self._take(_BURST):
+            if self._is_full() or time.monotonic() > until:
+                if not self._is_coming:
+                    self._is_coming = True
+                    self._loop.call_soon(self._drain_on)
+                return
+
+    def _drain_on(self) -> None:
+        self._is_coming = False
+        self._drain()
+
+    def _take(self, count: int) -> bool:
+        """Hand on some messages; tell whether there may be more."""
+        receive = self._socket.recv_multipart
+        for _ in range(count):
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+                frames = receive(zmq.NOBLOCK)
             except zmq.ZMQError:
-                return
+                return False
             if len(frames) == 3 and len(frames[1]) == _SEQ_BYTES:
                 topic, number, payload = frames
                 self._on_message(topic, int.from_bytes(number, "big"), payload)
-        self._loop.call_soon(self._drain)
+        return True
 
     def _drain_monitor(self) -> None:
         is_turned = False

@@ -9,15 +9,19 @@ from warmroute.adapters.kv_events.socket import EventSocket
 
 Receive = Callable[[int, bytes], None]
 Turned = Callable[[], None]
+IsFull = Callable[[], bool]
 
 
 class Subscription:
     """One receiver of one topic at one address; it is closed by `Subscriptions`."""
 
-    __slots__ = ("address", "receive", "turned")
+    __slots__ = ("address", "is_full", "receive", "turned")
 
-    def __init__(self, address: EventAddress, receive: Receive, turned: Turned) -> None:
+    def __init__(
+        self, address: EventAddress, receive: Receive, turned: Turned, is_full: IsFull
+    ) -> None:
         self.address = address
+        self.is_full = is_full
         self.receive = receive
         self.turned = turned
 
@@ -42,7 +46,11 @@ class Subscriptions:
         return f"<Subscriptions [{count} on {len(self._sockets)} sockets]>"
 
     def add(
-        self, address: EventAddress, receive: Receive, turned: Turned
+        self,
+        address: EventAddress,
+        receive: Receive,
+        turned: Turned,
+        is_full: IsFull = lambda: False,
     ) -> Subscription:
         """Begin to receive what *address* publishes.
 
@@ -50,11 +58,13 @@ class Subscriptions:
             address: The publisher, as `resolve` returns it.
             receive: Called with number and payload of each message.
             turned: Called when a connection to the address is gone, or is there.
+            is_full: Tells that the receiver wants nothing for now; what comes waits
+                in ZMQ's queue, and that of all who share the address.
 
         Raises:
             AdapterError: The address cannot be used.
         """
-        member = Subscription(address, receive, turned)
+        member = Subscription(address, receive, turned, is_full)
         endpoint = address.endpoint
         if endpoint not in self._sockets:
             self._sockets[endpoint] = self._open(endpoint, address.binds)
@@ -91,4 +101,7 @@ class Subscriptions:
             for member in list(self._members.get(endpoint, ())):
                 member.turned()
 
-        return EventSocket(self._context, endpoint, binds, on_message, on_turn)
+        def is_full() -> bool:
+            return any(one.is_full() for one in self._members.get(endpoint, ()))
+
+        return EventSocket(self._context, endpoint, binds, on_message, on_turn, is_full)

@@ -11,6 +11,15 @@ evictions: Registry[BlockEviction] = Registry("warmroute.eviction", "eviction po
 """The block eviction policies."""
 
 
+def takes(name: str, option: str) -> bool:
+    """Say whether the eviction policy called *name* has such an *option*.
+
+    Raises:
+        PolicyError: No such policy.
+    """
+    return any(one.name == option for one in read_options(evictions.get(name)))
+
+
 def create(
     name: str, capacity: int, clock: Callable[[], float], /, **options: object
 ) -> BlockEviction:

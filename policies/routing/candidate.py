@@ -12,6 +12,7 @@ from warmroute.policies.routing.rates import (
     COLD_RATE,
     SpeedClass,
 )
+from warmroute.policies.routing.samples import SHRINK_S, Samples
 
 if TYPE_CHECKING:
     from warmroute.policies.routing.reservation import Reservation
@@ -72,7 +73,10 @@ class Candidate:
     context_tokens: int = 0
     """Prompt tokens of all of them."""
     queued_tokens: int = 0
-    """Prompt tokens that other clients wait for, as the engine reports."""
+    """Prompt tokens that wait for it elsewhere: of other clients in the engine, as it
+    reports, and uncached ones of ours that the router holds back."""
+    held_tokens: int = 0
+    """Those of them that the router holds back."""
     head_tokens: int = 0
     """Uncached tokens of the oldest request without a first token."""
     head_since: float = 0.0
@@ -87,6 +91,10 @@ class Candidate:
     """EWMA sum of the seconds that it took over them."""
     learned_at: float = 0.0
     """When those sums last changed."""
+    samples: Samples = field(default_factory=Samples, repr=False)
+    """The newest of what they are made of."""
+    shrink_s: float = SHRINK_S
+    """K: busy seconds at which they weigh as much as the class in *rate*."""
     kv_usage: float | None = None
     """Share of the KV pool in use, 0 to 1; unknown is not idle."""
     waiting: OrderedDict[Reservation, None] = field(
@@ -97,7 +105,7 @@ class Candidate:
     @property
     def itl_s(self) -> float:
         """Seconds between two tokens of a stream here, under the load of now."""
-        return self.speed.itl_s(max(1, self.requests), self.context_tokens)
+        return self.speed.line.itl_s(max(1, self.requests), self.context_tokens)
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from warmroute.policies.routing.reservation import (
     presume_prefilled,
     shrunk_rate,
 )
+from warmroute.policies.routing.samples import SHRINK_S, Samples, shrinks
 
 __all__ = ["FleetLoad", "Reservation"]
 
@@ -75,6 +76,8 @@ class FleetLoad:
         """Move a backend into a class, once model and engine are known."""
         candidate.speed = speed = self._speed_class(speed_class)
         candidate.tok = candidate.busy = 0.0
+        candidate.samples = Samples()
+        candidate.shrink_s = SHRINK_S
         candidate.rate = speed.rate
         self._next_refresh = 0.0
 
@@ -141,7 +144,10 @@ class FleetLoad:
         for pool in self._pools.values():
             pool.rate = 0.0
         for speed, group in members.items():
+            _forget_history(group)
             _learn_class(speed, group)
+            _tell_apart(group, now)
+            speed.line.fit()
             for candidate in group:
                 candidate.rate = shrunk_rate(candidate, now)
                 speed.pool.rate += candidate.rate
@@ -181,3 +187,21 @@ def _learn_class(speed: SpeedClass, group: Sequence[Candidate]) -> None:
         sum(share * one.tok for share, one in zip(shares, group, strict=True)),
         sum(share * one.busy for share, one in zip(shares, group, strict=True)),
     )
+
+
+def _forget_history(group: Sequence[Candidate]) -> None:
+    """Start the sums of those anew whose speed has changed."""
+    for one in group:
+        samples = one.samples
+        samples.sum_up()
+        if samples.has_changed(one.tok, one.busy):
+            one.tok, one.busy = samples.tokens, samples.busy_s
+
+
+def _tell_apart(group: Sequence[Candidate], now: float) -> None:
+    """Trust the own samples of those whose speed is not that of the class."""
+    if len(group) > 1:
+        fades = [exp2((one.learned_at - now) / HALF_LIFE_S) for one in group]
+        known = shrinks([one.samples for one in group], fades)
+        for one, shrink_s in zip(group, known, strict=True):
+            one.shrink_s = shrink_s

@@ -115,17 +115,28 @@ def price(
     return flat, least, second
 
 
-def backlog_tokens(one: Candidate, now: float) -> float:
-    """Return the prefill that stands before a request there, as `price` counts it.
+def outstanding_tokens(one: Candidate, now: float) -> float:
+    """Return the prefill that our requests there still need, as `price` counts it.
 
-    In tokens: of our requests without a first token, less what the oldest has
-    surely got done, plus what the engine reports as queued by others.
+    In tokens: of those without a first token, less what the oldest has surely got
+    done.
     """
     backlog = float(one.prefill_tokens)
     if backlog:
         done = one.rate * (now - max(one.head_since, one.last_first_token))
         backlog = max(0.0, backlog - min(done, _MAX_HEAD_PROGRESS * one.head_tokens))
-    return backlog + one.queued_tokens
+    return backlog
+
+
+def backlog_tokens(one: Candidate, now: float) -> float:
+    """Return all the prefill that stands before a request there: ours and others'."""
+    return outstanding_tokens(one, now) + one.queued_tokens
+
+
+def expected_ttft_s(query: Query, one: Candidate) -> float:
+    """Return the seconds to the first token there: wait and own prefill, no more."""
+    uncached = max(0, query.prompt_tokens - one.matched_tokens)
+    return (backlog_tokens(one, query.now) + uncached) / one.rate
 
 
 def _depth_prices(query: Query, attention_tokens: float) -> tuple[float, float]:
@@ -144,7 +155,8 @@ def _decode_prices(
     query: Query, speed: SpeedClass, decode_weight: float
 ) -> tuple[float, float, float]:
     """Price the decode of this request alone, a request and a token beside it."""
-    scaled = decode_weight * query.output_tokens * speed.scale
-    per_request, per_token = scaled * speed.request_s, scaled * speed.token_s
-    alone = scaled * speed.base_s + per_request + per_token * query.prompt_tokens
+    line = speed.line
+    scaled = decode_weight * query.output_tokens * line.scale
+    per_request, per_token = scaled * line.request_s, scaled * line.token_s
+    alone = scaled * line.base_s + per_request + per_token * query.prompt_tokens
     return alone, per_request, per_token

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from warmroute.policies.routing.itl_line import ItlLine
+
 COLD_RATE: Final = 8000.0
 """Prefill tokens per second assumed of a class that nothing is known of."""
 
@@ -16,8 +18,6 @@ WINDOW_S: Final = 60
 _COLD_WEIGHT_S: Final = 1.0  # busy seconds after which a class outweighs its prior
 _OUTPUT_GAIN: Final = 0.01
 _KEEP: Final = 0.995  # of the sums of depths, a request
-_ITL_GAIN: Final = 0.02
-_ITL_STEP: Final = 4.0  # one stream may move the scale by this factor at most
 _OUTPUT_STEP: Final = 10.0
 
 
@@ -104,39 +104,21 @@ class SpeedClass:
     """What backends of one model, engine and hardware share: their speed.
 
     The prefill rate F is the busy-time weighted mean of the members, to which
-    each member is shrunk. The inter-token latency follows
-    ``scale * (base_s + request_s * requests + token_s * context tokens)``;
-    only *scale* is learned, and only here, because streams of one backend are
-    too few to tell its speed from its load.
+    each member is shrunk. The inter-token latency is learned only here, because
+    streams of one backend are too few to tell its speed from its load.
     """
 
-    __slots__ = (
-        "_itl_samples",
-        "base_s",
-        "busy",
-        "name",
-        "pool",
-        "prior",
-        "rate",
-        "request_s",
-        "scale",
-        "tok",
-        "token_s",
-    )
+    __slots__ = ("busy", "line", "name", "pool", "prior", "rate", "tok")
 
     def __init__(self, name: str = "", pool: Pool | None = None) -> None:
         self.name = name
         self.pool = pool if pool is not None else Pool()
         self.rate = self.prior = COLD_RATE
         self.tok = self.busy = 0.0
-        self.base_s = 6.5e-3
-        self.request_s = 25e-6
-        self.token_s = 46e-9
-        self.scale = 1.0
-        self._itl_samples = 0
+        self.line = ItlLine()
 
     def __repr__(self) -> str:
-        return f"<SpeedClass {self.name} {self.rate:.0f} tok/s, itl x{self.scale:.2f}>"
+        return f"<SpeedClass {self.name} {self.rate:.0f} tok/s, {self.line!r}>"
 
     def set_members(self, tok: float, busy: float) -> None:
         """Set F from the summed tokens and busy seconds of the members."""
@@ -147,19 +129,3 @@ class SpeedClass:
     def remember_rate(self) -> None:
         """Make F of now the prior, so that it outlives members that leave."""
         self.prior = self.rate
-
-    def load_s(self, requests: int, context_tokens: int) -> float:
-        """Return the inter-token latency before scaling."""
-        return self.base_s + self.request_s * requests + self.token_s * context_tokens
-
-    def itl_s(self, requests: int, context_tokens: int) -> float:
-        """Predict the seconds between two tokens of a stream."""
-        return self.scale * self.load_s(requests, context_tokens)
-
-    def learn_itl(self, observed_s: float, load_s: float) -> None:
-        """Take a finished stream into the scale, by a step of bounded size."""
-        self._itl_samples += 1
-        gain = max(_ITL_GAIN, 1.0 / self._itl_samples)
-        sample = observed_s / load_s
-        sample = min(max(sample, self.scale / _ITL_STEP), self.scale * _ITL_STEP)
-        self.scale += gain * (sample - self.scale)

@@ -5,9 +5,10 @@ The prefill rate of a backend is, at each first token, of EWMA sums,
     rate = (tok + K * F) / (busy + K)        F = sum tok / sum busy of its class
 
 where *busy* is the time since its previous first token or since the dispatch,
-whichever came later. Requests that are all but cached measure the engine's step
-time instead of its speed, so they are not taken. A backend that gets no work
-forgets by time: the share that its own sums have in the rate halves every ten
+whichever came later. K is 150 s, and less the surer it is that the backend has
+another speed than its class (`samples.py`). Requests that are all but cached measure
+the engine's step time instead of its speed, so they are not taken. A backend that gets
+no work forgets by time: the share that its own sums have in the rate halves every ten
 minutes, so that a slow hour ends and its class speaks for it again.
 
 An answer that is not streamed shows no first token. Its prefill counts as done
@@ -20,17 +21,15 @@ from math import exp2
 from typing import Final
 
 from warmroute.policies.routing.base import Candidate
-
-SHRINK_S: Final = 150.0
-"""K: busy seconds at which a backend's own rate weighs as much as its class's."""
+from warmroute.policies.routing.samples import Sample
 
 HALF_LIFE_S: Final = 600.0
 """Seconds without a sample in which a backend's own sums lose half their weight."""
 
 _KEEP: Final = 0.995
 _MIN_SAMPLE_TOKENS: Final = 64
-_MAX_SLOWDOWN: Final = 20.0  # a sample may look this much slower than expected
-_SLACK_S: Final = 1.0
+_MAX_SLOWDOWN: Final = 5.0  # a sample may look this much slower than expected
+_SLACK_S: Final = 0.5
 _MIN_ITL_TOKENS: Final = 16
 
 _PREFILL, _DECODE, _DONE = range(3)
@@ -41,9 +40,10 @@ class Reservation:
     """The load of one request on one backend, from dispatch to its end."""
 
     __slots__ = (
+        "_begun_context",
+        "_begun_requests",
         "_first_token_at",
-        "_has_taught",
-        "_load_s",
+        "_sample",
         "_stage",
         "candidate",
         "prompt_tokens",
@@ -66,7 +66,7 @@ class Reservation:
         self.since = now
         self.streamed = streamed
         self._stage = _PREFILL
-        self._has_taught = False
+        self._sample: Sample | None = None
         candidate.requests += 1
         candidate.context_tokens += prompt_tokens
         candidate.prefill_tokens += uncached_tokens
@@ -91,7 +91,9 @@ class Reservation:
         start, tokens = self._finish_hidden()
         busy_s = now - max(candidate.last_first_token, start)
         self._start_decode(now)
-        self._has_taught = _learn_rate(candidate, tokens, busy_s, now)
+        if tokens >= _MIN_SAMPLE_TOKENS:
+            context = self.prompt_tokens - tokens / 2
+            self._sample = _learn_rate(candidate, tokens, context, busy_s, now)
         candidate.last_first_token = now
 
     def release(
@@ -117,9 +119,8 @@ class Reservation:
             candidate.speed.pool.learn_output(output_tokens)
             if stage == _DECODE and self.streamed and output_tokens >= _MIN_ITL_TOKENS:
                 self._learn_itl(now, output_tokens)
-        if self._has_taught and learn and cached_tokens is not None:
-            computed = max(0, self.prompt_tokens - cached_tokens)
-            candidate.tok = max(0.0, candidate.tok + computed - self.uncached_tokens)
+        if self._sample is not None and learn and cached_tokens is not None:
+            self._put_right(self._sample, cached_tokens)
         if stage == _PREFILL:
             self._leave_queue()
         else:
@@ -140,9 +141,8 @@ class Reservation:
         candidate.decodes += 1
         if self.streamed:
             self._first_token_at = now
-            self._load_s = candidate.speed.load_s(
-                candidate.requests, candidate.context_tokens
-            )
+            self._begun_requests = candidate.requests
+            self._begun_context = candidate.context_tokens
 
     def _leave_queue(self) -> None:
         candidate = self.candidate
@@ -166,32 +166,52 @@ class Reservation:
             head._start_decode(self.since)
         return start, tokens
 
+    def _put_right(self, sample: Sample, cached_tokens: int) -> None:
+        """Correct what was learned, where the engine had cached more or less."""
+        candidate = self.candidate
+        wrong = self.prompt_tokens - cached_tokens - self.uncached_tokens
+        if wrong:
+            candidate.tok = max(0.0, candidate.tok + wrong)
+            sample.tokens = max(0, sample.tokens + wrong)
+            candidate.samples.has_news = True
+
     def _learn_itl(self, now: float, output_tokens: int) -> None:
         candidate = self.candidate
-        speed = candidate.speed
         observed_s = (now - self._first_token_at) / (output_tokens - 1)
-        load_s = speed.load_s(candidate.requests, candidate.context_tokens)
-        speed.learn_itl(observed_s, (self._load_s + load_s) / 2)
+        candidate.speed.line.learn(
+            observed_s,
+            (self._begun_requests + candidate.requests) / 2,
+            (self._begun_context + candidate.context_tokens) / 2,
+        )
 
 
 def shrunk_rate(candidate: Candidate, now: float) -> float:
     """Return the prefill rate of a backend, shrunk towards that of its class."""
     own = exp2((candidate.learned_at - now) / HALF_LIFE_S)
-    return (own * candidate.tok + SHRINK_S * candidate.speed.rate) / (
-        own * candidate.busy + SHRINK_S
+    shrink_s = candidate.shrink_s
+    return (own * candidate.tok + shrink_s * candidate.speed.rate) / (
+        own * candidate.busy + shrink_s
     )
 
 
-def _learn_rate(candidate: Candidate, tokens: int, busy_s: float, now: float) -> bool:
-    if tokens < _MIN_SAMPLE_TOKENS:
-        return False
-    busy_s = min(busy_s, _SLACK_S + _MAX_SLOWDOWN * tokens / candidate.rate)
+def _learn_rate(
+    candidate: Candidate, tokens: int, context: float, busy_s: float, now: float
+) -> Sample:
+    expected_s = tokens / candidate.rate
+    decode_s = 0.0
+    if candidate.decodes > 1:  # this request is one of them by now
+        decode_s = candidate.speed.line.itl_s(
+            candidate.decodes - 1, candidate.context_tokens
+        )
+    sample = Sample(tokens, busy_s, context, decode_s)
+    kept = candidate.samples.add(sample, expected_s)
+    counted_s = min(busy_s, _SLACK_S + _MAX_SLOWDOWN * expected_s)
     keep = _KEEP * exp2((candidate.learned_at - now) / HALF_LIFE_S)
     candidate.tok = keep * candidate.tok + tokens
-    candidate.busy = keep * candidate.busy + busy_s
+    candidate.busy = keep * candidate.busy + counted_s
     candidate.learned_at = now
     candidate.rate = shrunk_rate(candidate, now)
-    return True
+    return kept
 
 
 def presume_prefilled(candidate: Candidate, now: float) -> None:

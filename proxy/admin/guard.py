@@ -12,6 +12,8 @@ import ipaddress
 from warmroute.policies.errors import ClientError
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
+OPEN_FOLDER = "/static/"
+"""The files of the dashboard's page, which asks for the token; nothing is in them."""
 
 
 def is_loopback(host: str) -> bool:
@@ -46,10 +48,12 @@ class Guard:
         Raises:
             ClientError: 401, 403 or 415, with the remedy.
         """
-        if path in OPEN_PATHS and method in ("GET", "HEAD"):
+        is_read = method in ("GET", "HEAD")
+        if path in OPEN_PATHS and is_read:
             return
         if self._token is not None:
-            self._check_token(self._token, authorization)
+            if not (path.startswith(OPEN_FOLDER) and is_read):
+                self._check_token(self._token, authorization)
         else:
             self._check_local(host)
         if method == "POST" and content_type.lower() != "application/json":

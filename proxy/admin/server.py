@@ -10,6 +10,7 @@ from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
 from warmroute.policies.errors import ClientError, ConfigError, WarmrouteError
+from warmroute.proxy.admin.dashboard import Dashboard, is_browser, wants_page
 from warmroute.proxy.admin.guard import Guard
 from warmroute.proxy.admin.state import AdminState
 from warmroute.proxy.http.reply import error_body
@@ -36,13 +37,16 @@ class ExplainRequest(msgspec.Struct):
 def make_admin(state: AdminState) -> web.Application:
     """Return the admin application over *state*; starts nothing."""
     guard = Guard(state.host, state.token)
-    admin = Admin(state)
+    dashboard = Dashboard(state)
+    admin = Admin(state, dashboard)
     app = web.Application(
-        middlewares=[_fence(guard)], client_max_size=MAX_BODY_BYTES + 1
+        middlewares=[_fence(guard, dashboard)], client_max_size=MAX_BODY_BYTES + 1
     )
+    dashboard.add_to(app)
     app.add_routes(
         [
-            web.get("/", admin.show_links),
+            web.get("/", admin.show_page),
+            web.get("/api", admin.show_links),
             web.get("/livez", admin.show_alive),
             web.get("/readyz", admin.show_ready),
             web.get("/metrics", admin.show_metrics),
@@ -64,17 +68,21 @@ def make_admin(state: AdminState) -> web.Application:
 class Admin:
     """The handlers, one a route."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_dashboard", "_state")
 
-    def __init__(self, state: AdminState) -> None:
+    def __init__(self, state: AdminState, dashboard: Dashboard) -> None:
         self._state = state
+        self._dashboard = dashboard
+
+    async def show_page(self, request: web.Request) -> web.Response:
+        """Show the dashboard; list what there is to those who ask for JSON."""
+        if wants_page(request):
+            return self._dashboard.page(request)
+        return await self.show_links(request)
 
     async def show_links(self, request: web.Request) -> web.Response:
         """List what there is."""
-        links = {
-            *("/livez", "/readyz", "/metrics", "/api/state", "/api/decisions"),
-            *("/api/explain", "/api/view", "/api/backends", "/api/reload"),
-        }
+        links = {one.canonical for one in request.app.router.resources()}
         return _json(
             {
                 "name": "warmroute",
@@ -192,7 +200,7 @@ class Admin:
             )
 
 
-def _fence(guard: Guard) -> Any:
+def _fence(guard: Guard, dashboard: Dashboard) -> Any:
     """Return the middleware that guards, and turns exceptions into answers."""
 
     @web.middleware
@@ -208,6 +216,8 @@ def _fence(guard: Guard) -> Any:
             )
             return await handler(request)
         except ClientError as error:
+            if error.status == 401 and is_browser(request):
+                return dashboard.page(request, 401)
             return refuse(error)
         except web.HTTPException as error:
             return _refuse_http(error, request)

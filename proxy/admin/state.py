@@ -1,14 +1,18 @@
 """What the admin server reads and drives, and the JSON it makes of it."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
+from warmroute.policies.kv.trunks import Survey
+from warmroute.proxy.dashboard.advice import advise
 from warmroute.proxy.ledger import Ledger
+
+_BLOCK_SIZE = 16  # of an engine that does not tell
 
 KV_VERBS = (
     *("snapshot", "flush", "evict", "retain", "release", "demote"),
@@ -69,8 +73,18 @@ class BackendFacts(Protocol):
         ...
 
     @property
-    def candidate(self) -> LoadFacts:
-        """Its load."""
+    def capacity_tokens(self) -> int | None:
+        """Tokens that its KV cache holds, when known."""
+        ...
+
+    @property
+    def kv_usage(self) -> float | None:
+        """Share of its KV cache in use, when known."""
+        ...
+
+    @property
+    def load(self) -> LoadFacts:
+        """Its load, over all ranks."""
         ...
 
 
@@ -100,6 +114,10 @@ class ViewPort(Protocol):
 
     def tree(self, name: str, depth: int) -> Any:
         """Return *name*'s prefixes as nested runs, *depth* levels deep."""
+        ...
+
+    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
+        """Begin to look for the most used prefixes of all backends."""
         ...
 
 
@@ -140,6 +158,11 @@ def no_kv_control(name: str) -> Mapping[str, bool | str]:
     return dict.fromkeys(KV_VERBS, "this version of warmroute has no KV control")
 
 
+def no_cache_killers(block_size: int) -> list[dict[str, Any]]:
+    """Answer where nobody looks for cache killers."""
+    return []
+
+
 def nothing_learned(name: str) -> Learned:
     """Answer for a backend of which nothing was learned."""
     return Learned(None, None)
@@ -154,6 +177,7 @@ class AdminState:
             returns the decision it would get now, and sends nothing.
         add_backend: Takes one entry of the configuration's ``backends`` as JSON and
             returns the new backend's name; raises ConfigError.
+        cache_killers: Takes tokens a block; returns what breaks prefixes, as JSON.
         reload: Loads the configuration again; raises ConfigError with all lines.
         host: Where the admin server listens; loopback needs no token.
         token: Required as a bearer token when set.
@@ -172,6 +196,9 @@ class AdminState:
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
+    cache_killers: Callable[[int], list[dict[str, Any]]] = no_cache_killers
+    queue: Callable[[], dict[str, Any] | None] = lambda: None
+    shadow: Callable[[], dict[str, Any] | None] = lambda: None
     host: str = "127.0.0.1"
     token: str | None = None
     clock: Callable[[], float] = time.monotonic
@@ -180,7 +207,7 @@ class AdminState:
     def overview(self) -> dict[str, Any]:
         """Return the JSON of ``/api/state``."""
         totals = self.ledger.totals
-        return {
+        state = {
             "version": self.version,
             "policy": self.policy(),
             "uptime_s": self.clock() - self.started,
@@ -192,20 +219,34 @@ class AdminState:
                 **totals.snapshot()._asdict(),
             },
             "paid_twice_ratio": totals.paid_twice_ratio,
+            "cache_killers": self.cache_killers(self._least_block_size()),
+            "queue": self.queue(),
+            "shadow": self.shadow(),
         }
+        return {**state, "warnings": advise(state)}
+
+    def survey(self, max_nodes: int) -> Survey:
+        """Begin a survey of the prefixes of all backends."""
+        return self.view.survey(list(self.fleet.backends), max_nodes, self.clock())
+
+    def _least_block_size(self) -> int:
+        sizes = (one.block_size for one in self.fleet.backends.values())
+        return min((size for size in sizes if size), default=_BLOCK_SIZE)
 
     def backends(self) -> list[dict[str, Any]]:
         """Return the JSON of every configured backend."""
         return [self._backend(backend) for backend in self.fleet.backends.values()]
 
     def _backend(self, backend: BackendFacts) -> dict[str, Any]:
-        load = backend.candidate
+        load = backend.load
         return {
             "name": backend.name,
             "url": _without_credentials(backend.url),
             "engine": backend.engine,
             "state": backend.state,
             "block_size": backend.block_size,
+            "capacity_tokens": backend.capacity_tokens,
+            "kv_usage": backend.kv_usage,
             "view": self._view(backend),
             "load": {
                 "requests": load.requests,

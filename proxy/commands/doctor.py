@@ -9,6 +9,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from warmroute.proxy.commands.admin import admin_client
 from warmroute.proxy.commands.backends import add_backend_arguments, config_source
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class DoctorCommand:
   warmroute doctor -c config.yaml
   warmroute doctor http://127.0.0.1:8101 http://127.0.0.1:8102
   warmroute doctor -c config.yaml --json --no-probe
+  warmroute doctor -c config.yaml --admin http://127.0.0.1:9090
 
 exit codes: 0 nothing is broken, 1 something is, 2 bad usage or configuration
 """
@@ -48,6 +50,12 @@ exit codes: 0 nothing is broken, 1 something is, 2 bad usage or configuration
             default=10.0,
             metavar="S",
             help="wait for each answer of an engine so long (10)",
+        )
+        add(
+            "--admin",
+            metavar="URL",
+            help="admin port of the running proxy, to ask what breaks prefixes; its "
+            "token comes from WARMROUTE_ADMIN_TOKEN",
         )
         add("--json", action="store_true", help="print JSON, not a table")
 
@@ -70,11 +78,19 @@ async def _examine(
 ) -> "Examined":
     from warmroute.proxy.doctor.examination import Examination
 
-    is_probing = not options.no_probe
-    if step is None:
-        return await Examination(config, options.timeout, is_probing).run()
-    examination = Examination(config, options.timeout, is_probing, step.count)
+    admin = None if options.admin is None else admin_client(options)
+    examination = Examination(
+        config,
+        options.timeout,
+        not options.no_probe,
+        _count_nothing if step is None else step.count,
+        admin,
+    )
     return await examination.run()
+
+
+def _count_nothing(done: int, total: int) -> None:
+    """Show no progress."""
 
 
 def _progress() -> AbstractContextManager["Step | None"]:

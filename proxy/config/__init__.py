@@ -2,7 +2,8 @@
 
 from warmroute.proxy.config.address import Address
 from warmroute.proxy.config.backend import BackendConfig, KVEventsConfig
-from warmroute.proxy.config.model import Config, ModelConfig, PolicyConfig
+from warmroute.proxy.config.model import Config, ModelConfig
+from warmroute.proxy.config.policy import PolicyConfig
 from warmroute.proxy.config.sections import (
     DrainConfig,
     HealthConfig,

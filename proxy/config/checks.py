@@ -16,7 +16,13 @@ from warmroute.proxy.config.address import Address
 from warmroute.proxy.config.backend import name_of_url
 from warmroute.proxy.config.draft import Draft, Path, unknown
 from warmroute.proxy.config.fields import is_off, resolve
-from warmroute.proxy.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN, DEFAULT_POLICY
+from warmroute.proxy.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN
+from warmroute.proxy.config.policy import (
+    DEFAULT_POLICY,
+    NamedPolicy,
+    PolicyConfig,
+    ShadowConfig,
+)
 from warmroute.proxy.config.tokenizers import WORDS, read_tokenizer
 
 
@@ -82,28 +88,40 @@ def _check_unique(
 
 
 def _check_policy(draft: Draft) -> None:
-    policy = draft.value_at(("policy",))
+    _check_named(draft, ("policy",), PolicyConfig)
+    shadow = draft.value_at(("policy", "shadow"))
+    if shadow is not None and not is_off(shadow):
+        _check_named(draft, ("policy", "shadow"), ShadowConfig)
+
+
+def _check_named(draft: Draft, path: Path, section: type[NamedPolicy]) -> None:
+    """Check a policy's name and options at *path*, but not the section's own keys."""
+    policy = draft.value_at(path)
     given = {"name": policy} if isinstance(policy, str) else policy
     if not isinstance(given, dict | None):
         return
-    values = {key: value for key, value in (given or {}).items() if key != "name"}
+    own = section.own_keys
+    values = {key: value for key, value in (given or {}).items() if key not in own}
     name = (given or {}).get("name") or DEFAULT_POLICY
-    if not isinstance(name, str) or draft.is_broken(("policy", "name")):
+    if not isinstance(name, str) or draft.is_broken((*path, "name")):
         return
     if name not in policies.names():
-        draft.report(("policy", "name"), unknown("policy", name, policies.names()))
+        fault = unknown("policy", name, policies.names())
+        draft.report((*path, "name"), fault)
         return
-    _check_options(draft, name, values)
+    _check_options(draft, path, name, values)
 
 
-def _check_options(draft: Draft, name: str, values: Mapping[str, object]) -> None:
+def _check_options(
+    draft: Draft, place: Path, name: str, values: Mapping[str, object]
+) -> None:
     try:
         known = {option.name: option for option in options(policies.get(name))}
     except WarmrouteError as error:
-        draft.report(("policy", "name"), str(error))
+        draft.report((*place, "name"), str(error))
         return
     for key, value in values.items():
-        path = ("policy", key)
+        path = (*place, key)
         if key not in known:
             draft.report(path, unknown("option", key, known))
             continue

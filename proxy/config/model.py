@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     ValidationInfo,
@@ -23,6 +22,8 @@ from warmroute.proxy.config.fields import (
     off_none,
     resolve,
 )
+from warmroute.proxy.config.policy import PolicyConfig
+from warmroute.proxy.config.records import RecordsConfig
 from warmroute.proxy.config.sections import (
     DecisionsConfig,
     DrainConfig,
@@ -45,22 +46,6 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTEN = Address("127.0.0.1", 8080)
 DEFAULT_ADMIN = Address("127.0.0.1", 9090)
-DEFAULT_POLICY = "expected_ttft"
-
-
-class PolicyConfig(Section):
-    """Choose the routing policy; the other keys are its options."""
-
-    model_config = ConfigDict(extra="allow")
-    short_form = "name"
-
-    name: str = Field(default=DEFAULT_POLICY, description="Name of the policy.")
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The options that are given, by name."""
-        extra = self.model_extra or {}
-        return {key: value for key, value in extra.items() if value is not None}
 
 
 def _read_tokenizer(value: Any) -> Any:
@@ -155,6 +140,9 @@ class Config(Section):
     )
     decisions: DecisionsConfig = Field(
         default_factory=DecisionsConfig, description="How many decisions are kept."
+    )
+    records: Annotated[RecordsConfig | None, BeforeValidator(off_none)] = Field(
+        default=None, description="Where requests are recorded; left out, nowhere."
     )
     tracing: Annotated[TracingConfig | None, BeforeValidator(off_none)] = Field(
         default=None, description="Where spans are sent; left out, nowhere."

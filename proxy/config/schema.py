@@ -32,7 +32,8 @@ def json_schema() -> Schema:
     """Return the JSON Schema of a configuration file, short forms included."""
     schema = Config.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
-    definitions["PolicyConfig"] = _policy_schema(definitions["PolicyConfig"])
+    for name in ("PolicyConfig", "ShadowConfig"):
+        definitions[name] = _policy_schema(definitions[name])
     definitions["BackendConfig"]["properties"]["engine"]["enum"] = engine_names()
     for definition in (*definitions.values(), schema):
         _loosen_properties(definition)

@@ -1,9 +1,11 @@
 """A server run as a child process, with its output in a log file."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
+import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,10 +14,13 @@ from pathlib import Path
 from warmroute.proxy.demo.errors import DemoError
 
 _TAIL_LINES = 8
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Child:
     """One child process in its own group, so that its children end with it.
+
+    On Linux it ends when its parent does, even one that was killed.
 
     Args:
         name: What it is called in messages.
@@ -51,6 +56,7 @@ class Child:
                 stderr=sink,
                 env=os.environ if environ is None else environ,
                 start_new_session=True,
+                preexec_fn=_tied_to(os.getpid()),
             )
 
     async def ready(
@@ -116,6 +122,23 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _tied_to(parent: int) -> Callable[[], None] | None:
+    """Return what makes a child get SIGTERM when *parent* is gone; runs in it.
+
+    The library is loaded before the fork: after it, as little as possible runs.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def tie() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it went in between
+            os._exit(1)
+
+    return tie
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -9,8 +9,10 @@ import aiohttp
 
 from warmroute.policies.errors import AdapterError
 from warmroute.proxy.config import Config
+from warmroute.proxy.console.admin_client import AdminClient
 from warmroute.proxy.doctor.authorised import Authorised
 from warmroute.proxy.doctor.block_size import BlockSize, SameBlockSize
+from warmroute.proxy.doctor.cache_killers import CacheKillers
 from warmroute.proxy.doctor.cached_tokens import CachedTokens
 from warmroute.proxy.doctor.check import Check, FleetCheck
 from warmroute.proxy.doctor.clock import Clock
@@ -54,6 +56,7 @@ FLEET_CHECKS: tuple[FleetCheck, ...] = (
     SameBlockSize(),
     EventAddresses(),
     HitRatio(),
+    CacheKillers(),
 )
 
 _ANSWERS_A_CHECK = 5
@@ -91,6 +94,7 @@ class Examination:
         timeout_s: Bound of one answer of an engine.
         is_probing: Whether small prompts may be sent.
         progress: Called with the checks done and their number.
+        admin: Asks the running proxy, where one was named.
     """
 
     __slots__ = ("_config", "_done", "_progress", "_timeout_s", "_total", "conditions")
@@ -101,6 +105,7 @@ class Examination:
         timeout_s: float,
         is_probing: bool,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        admin: AdminClient | None = None,
     ) -> None:
         self._config = config
         self._timeout_s = timeout_s
@@ -108,7 +113,7 @@ class Examination:
         self._done = 0
         self._total = len(config.backends) * len(CHECKS)
         self.conditions = Conditions(
-            config.timeouts, config.models, timeout_s, is_probing
+            config.timeouts, config.models, timeout_s, is_probing, admin
         )
 
     def __repr__(self) -> str:

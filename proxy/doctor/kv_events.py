@@ -29,7 +29,7 @@ class KVEvents:
         if configured == "off":
             return skipped("kv_events: off; the view is a mirror of what was sent")
         patient.sources = await find_sources(
-            configured, patient.adapter, patient.endpoint
+            *(configured, patient.adapter, patient.endpoint, patient.facts.dp_ranks)
         )
         if not patient.sources:
             return warn(

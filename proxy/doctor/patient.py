@@ -17,6 +17,7 @@ from warmroute.adapters.base import (
 )
 from warmroute.adapters.openai import OpenAIAdapter
 from warmroute.proxy.config import BackendConfig, ModelConfig, TimeoutsConfig
+from warmroute.proxy.console.admin_client import AdminClient
 from warmroute.proxy.doctor.finding import Finding
 from warmroute.proxy.doctor.idle_connection import IdleConnection
 from warmroute.proxy.doctor.prompt import Reply
@@ -35,12 +36,14 @@ class Conditions:
         models: What is configured of the models.
         timeout_s: Bound of one answer of an engine.
         is_probing: Whether prompts may be sent.
+        admin: Asks the running proxy, where one was named.
     """
 
     timeouts: TimeoutsConfig
     models: Sequence[ModelConfig]
     timeout_s: float
     is_probing: bool
+    admin: AdminClient | None = None
 
 
 @dataclass(slots=True)

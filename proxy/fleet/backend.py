@@ -8,10 +8,12 @@ from typing import Literal
 from warmroute.adapters.base import Adapter, EngineFacts, ModelCard
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.policies.errors import ConfigError
+from warmroute.policies.routing.base import Candidate
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy.config.backend import BackendConfig
 from warmroute.proxy.config.sections import HealthConfig
 from warmroute.proxy.fleet.breaker import Breaker
+from warmroute.proxy.fleet.ranks import Load, find_ranks, seat_names
 from warmroute.proxy.fleet.target import Target, tls_context
 from warmroute.proxy.fleet.vitals import Vitals
 
@@ -21,16 +23,21 @@ ASSUMED_PROMPT_TOKENS = 1024.0
 class Backend:
     """Hold all that the process knows of one engine endpoint.
 
-    The fleet owns it and is the only one to change it. *candidate* and *breaker*
+    The fleet owns it and is the only one to change it. *candidates* and *breaker*
     belong to one incarnation: a restart brings new ones, so what was reserved on
     the old process harms nobody.
+
+    Attributes:
+        ranks: Numbers of its data-parallel ranks, which are candidates each; empty
+            when it has one, or none can be told from another.
+        candidates: One a rank, in their order; else the backend itself.
     """
 
     __slots__ = (
         "adapter",
         "auth_header",
         "breaker",
-        "candidate",
+        "candidates",
         "config",
         "event_sources",
         "facts",
@@ -45,6 +52,7 @@ class Backend:
         "name",
         "path_prefix",
         "port",
+        "ranks",
         "ssl",
         "url",
         "vitals",
@@ -78,7 +86,8 @@ class Backend:
         self.facts = EngineFacts()
         self.models: Mapping[str, ModelCard] = _configured(config)
         self.mean_prompt_tokens = ASSUMED_PROMPT_TOKENS
-        self.candidate = load.add(self.name, self.speed_class)
+        self.ranks: list[int] = []
+        self.candidates = [load.add(self.name, self.speed_class)]
 
     def __repr__(self) -> str:
         return (
@@ -119,7 +128,8 @@ class Backend:
     def begin_incarnation(self, health: HealthConfig, load: FleetLoad) -> None:
         """Start anew with a new process: nothing learned of the old one holds."""
         self.incarnation += 1
-        self.candidate = load.add(self.name, self.speed_class)
+        names = seat_names(self.name, self.ranks)
+        self.candidates = [load.add(name, self.speed_class) for name in names]
         self.breaker = _breaker(health)
         self.facts = EngineFacts()
 
@@ -129,15 +139,30 @@ class Backend:
         self.vitals.configure(health.failures, health.failures * health.interval_s)
 
     @property
+    def candidate(self) -> Candidate:
+        """Return the only candidate, or that of the first rank."""
+        return self.candidates[0]
+
+    @property
+    def kv_usage(self) -> float | None:
+        """Give the share of its KV cache that is in use; None while unknown."""
+        return self.facts.kv_usage
+
+    @property
+    def load(self) -> Load:
+        """Count what runs on all ranks together."""
+        return Load(self.candidates)
+
+    @property
     def learned(self) -> tuple[float | None, float | None]:
         """Prefill rate in tokens/s and inter-token latency in s, where learned.
 
         Both have assumed values before the first sample; the first one of a stream
-        replaces the scale of 1 altogether.
+        replaces the scale of 1 altogether. Rates add up over ranks.
         """
-        candidate = self.candidate
-        rate = candidate.rate if candidate.busy else None
-        return rate, candidate.itl_s if candidate.speed.scale != 1.0 else None
+        rates = [one.rate for one in self.candidates if one.busy]
+        learned = self.candidate.speed.line.scale != 1.0
+        return sum(rates) or None, self.candidate.itl_s if learned else None
 
     def serves(self, model: str | None) -> bool:
         """Tell whether it may take the model: yes while its models are unknown."""
@@ -173,6 +198,18 @@ class Backend:
         self.event_sources = sources
         return True
 
+    def learn_ranks(self, load: FleetLoad) -> bool:
+        """Take in a candidate a rank, once those are known; tell of a change."""
+        ranks = find_ranks(self.event_sources, self.facts.dp_ranks)
+        if ranks == self.ranks:
+            return False
+        for one in self.candidates[1:]:
+            load.remove(one.name)
+        names = seat_names(self.name, ranks)
+        more = [load.add(name, self.speed_class) for name in names[1:]]
+        self.ranks, self.candidates = ranks, [self.candidate, *more]
+        return True
+
     def learn_facts(self, facts: EngineFacts | None) -> bool:
         """Take over the engine's facts; tell whether the cache's shape changed.
 
@@ -185,9 +222,12 @@ class Backend:
             now,
             block_size=now.block_size or before.block_size,
             capacity_tokens=now.capacity_tokens or before.capacity_tokens,
+            dp_ranks=now.dp_ranks or before.dp_ranks,
         )
-        self.candidate.kv_usage = now.kv_usage
-        self.candidate.queued_tokens = self._queued_tokens(now)
+        queued_tokens = self._queued_tokens(now) // len(self.candidates)
+        for candidate in self.candidates:
+            candidate.kv_usage = now.kv_usage
+            candidate.queued_tokens = queued_tokens + candidate.held_tokens
         return (before.block_size, before.capacity_tokens) != (
             self.block_size,
             self.capacity_tokens,
@@ -199,12 +239,12 @@ class Backend:
         An engine that tells tokens tells ours too, so ours go off. One that
         tells requests only gets our mean prompt for each that is not ours.
         """
-        candidate = self.candidate
-        if candidate.requests:
-            self.mean_prompt_tokens = candidate.context_tokens / candidate.requests
+        load = self.load
+        if load.requests:
+            self.mean_prompt_tokens = load.context_tokens / load.requests
         if facts.queued_tokens is not None:
-            return max(0, facts.queued_tokens - candidate.prefill_tokens)
-        ours = candidate.requests - candidate.decodes
+            return max(0, facts.queued_tokens - load.prefill_tokens)
+        ours = load.requests - load.decodes
         others = max(0, (facts.waiting or 0) - ours)
         return round(others * self.mean_prompt_tokens)
 

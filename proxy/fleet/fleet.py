@@ -213,7 +213,8 @@ class Fleet:
     def _take_out(self, name: str) -> Awaitable[object]:
         backend = self.backends.pop(name)
         self._routes.forget()
-        self._load.remove(name)
+        for candidate in backend.candidates:
+            self._load.remove(candidate.name)
         self._call(self.on_removed, backend)
         return self._probers.forget(name)
 
@@ -259,7 +260,8 @@ class Fleet:
             extra = {"backend": backend.name, "models": len(backend.models)}
             logger.info("backend_models_changed", extra=extra)
         if backend.speed_class != backend.candidate.speed.name:
-            self._load.classify(backend.candidate, backend.speed_class)
+            for candidate in backend.candidates:
+                self._load.classify(candidate, backend.speed_class)
         if backend.learn_facts(report.facts) or is_new:
             self._routes.forget()
             extra = {
@@ -270,6 +272,9 @@ class Fleet:
                 "capacity_tokens": backend.capacity_tokens,
             }
             logger.info("backend_recognised", extra=extra)
+            is_told = True
+        if backend.learn_ranks(self._load):
+            self._routes.forget()
             is_told = True
         if is_told:
             self._call(self.on_facts, backend)

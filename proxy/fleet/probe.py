@@ -181,8 +181,10 @@ class Prober:
         report.facts = await report.adapter.facts(self._endpoint, known)
 
     async def _ask_events(self, report: Report) -> None:
+        facts = report.facts or self._backend.facts
         report.event_sources = await find_sources(
-            self._backend.config.kv_events, report.adapter, self._endpoint
+            *(self._backend.config.kv_events, report.adapter, self._endpoint),
+            facts.dp_ranks,
         )
 
     def _must_ask_all(self, report: Report) -> bool:

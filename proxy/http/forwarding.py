@@ -6,6 +6,7 @@ from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.http.head import RequestHead
 
 _TRACEPARENT: Final = frozenset({b"traceparent"})
+_RANK: Final = frozenset({b"x-data-parallel-rank"})
 
 
 class Forwarding:
@@ -31,6 +32,7 @@ class Forwarding:
         peer: bytes,
         length: int,
         traceparent: bytes | None,
+        rank: int | None = None,
     ) -> bytes:
         """Render the head of a request to *backend*.
 
@@ -40,12 +42,13 @@ class Forwarding:
             peer: The client's address.
             length: Bytes of the body.
             traceparent: Goes in place of the client's, where given.
+            rank: The data-parallel rank that was chosen; in place of the client's.
         """
-        key = (self, backend, traceparent is None)
+        key = (self, backend, traceparent is None, rank)
         start = head.starts.get(key)
         if start is None:
             start = head.starts[key] = self._start(
-                head, backend, peer, traceparent is not None
+                head, backend, peer, traceparent is not None, rank
             )
         if traceparent is not None:
             start = b"%btraceparent: %b\r\n" % (start, traceparent)
@@ -58,7 +61,12 @@ class Forwarding:
         )
 
     def _start(
-        self, head: RequestHead, backend: Backend, peer: bytes, is_traced: bool
+        self,
+        head: RequestHead,
+        backend: Backend,
+        peer: bytes,
+        is_traced: bool,
+        rank: int | None,
     ) -> bytes:
         fields = head.fields
         before = fields.get(b"x-forwarded-for")
@@ -77,17 +85,22 @@ class Forwarding:
             head.target,
             backend.host_header,
             credentials,
-            self._passing(head, is_traced),
+            self._passing(head, is_traced, rank),
             b"%b, %b" % (before, peer) if before else peer,
             fields.get(b"x-forwarded-proto", self._scheme),
             fields.get(b"x-forwarded-host", host),
         )
 
-    def _passing(self, head: RequestHead, is_traced: bool) -> bytes:
-        names = self._names | _TRACEPARENT if is_traced else self._names
+    def _passing(self, head: RequestHead, is_traced: bool, rank: int | None) -> bytes:
+        names, ours = self._names, b""
+        if is_traced:
+            names = names | _TRACEPARENT
+        if rank is not None:
+            names = names | _RANK
+            ours = b"X-Data-Parallel-Rank: %d\r\n" % rank
         named = head.fields.get(b"connection", b"")
         names = names | {token.strip().lower() for token in named.split(b",")}
-        return b"".join(
+        return ours + b"".join(
             b"%b: %b\r\n" % (name, value)
             for key, name, value in head.passing
             if key not in names and not key.startswith(self._prefixes)

@@ -30,11 +30,13 @@ class Roster:
         routable: Positions in *names* of the policy's candidates, in their order.
         block_sizes: Tokens a block of each one's engine, same order as *names*;
             None where unknown, which is taken as 16.
+        ranks: Data-parallel rank of each candidate, where its backend has several;
+            such a backend is several candidates.
     """
 
     __slots__ = (
         *("_costs", "block_sizes", "candidates", "names", "pack_costs"),
-        *("record_bytes", "routable", "states", "views"),
+        *("ranks", "record_bytes", "routable", "states", "views"),
     )
 
     def __init__(
@@ -44,6 +46,7 @@ class Roster:
         views: Sequence[str],
         routable: Sequence[int],
         block_sizes: Sequence[int | None] = (),
+        ranks: Sequence[int | None] = (),
     ) -> None:
         self.names = tuple(names)
         self.states = tuple(states)
@@ -52,6 +55,7 @@ class Roster:
         self.candidates = tuple(self.names[at] for at in self.routable)
         sizes = block_sizes or [None] * len(self.names)
         self.block_sizes = tuple(sizes[at] or _BLOCK_SIZE for at in self.routable)
+        self.ranks = tuple(ranks) or (None,) * len(self.routable)
         self._costs = Struct(f"{4 * len(self.routable)}d")
         self.pack_costs = self._costs.pack
         self.record_bytes = _RECORD_BYTES + _CANDIDATE_BYTES * len(self.routable)
@@ -89,8 +93,8 @@ class Decision:
         *("chosen", "classes", "difference", "duration_s", "error", "flow", "grade"),
         "index",
         *("matched", "model", "output_tokens", "path", "policy"),
-        *("predicted_tokens", "prompt_tokens", "reason", "request_id", "roster"),
-        *("size_bytes", "status", "time", "ttft_s"),
+        *("predicted_tokens", "prompt_tokens", "queued_s", "reason", "request_id"),
+        *("roster", "shadow", "size_bytes", "status", "time", "ttft_s"),
     )
 
     def __init__(
@@ -139,6 +143,8 @@ class Decision:
         self._bytes_per_token = bytes_per_token
         self.size_bytes = size
         self.attempts = 1
+        self.queued_s: float | None = None
+        self.shadow: tuple[str, int, Cost | None] | None = None
         self.flow: Flow | None = None
         self.status: int | None = None
         self.error: str | None = None
@@ -152,6 +158,11 @@ class Decision:
     def best_tokens(self) -> int:
         """Return the longest match among the candidates."""
         return max(self.matched)
+
+    @property
+    def rank(self) -> int | None:
+        """Return the chosen data-parallel rank, where the backend has several."""
+        return self.roster.ranks[self.index]
 
     @property
     def tokens(self) -> TokenClasses | None:
@@ -205,14 +216,30 @@ class Decision:
             "chosen": self.chosen,
             "reason": self.reason,
             "candidates": self._candidates(),
+            **({} if self.rank is None else {"rank": self.rank}),
         }
 
     def record(self) -> dict[str, Any]:
-        """Return the decision as JSON; ``outcome`` is null until settled."""
-        return {**self.explained(), "attempts": self.attempts, "outcome": self._end()}
+        """Return the decision as JSON; ``outcome`` is null until settled.
+
+        ``queued_s`` is only there when the router had held the request, ``shadow``
+        when a second policy was asked.
+        """
+        record = self.explained()
+        if self.queued_s is not None:
+            record["queued_s"] = self.queued_s
+        if self.shadow is not None:
+            policy, index, cost = self.shadow
+            record["shadow"] = {
+                "policy": policy,
+                "chosen": self.roster.candidates[index],
+                "cost": dict(zip(_COST_KEYS, cost or (None,) * 4, strict=True)),
+                "matched_tokens": self.matched[index],
+            }
+        return {**record, "attempts": self.attempts, "outcome": self._end()}
 
     def _candidates(self) -> list[dict[str, Any]]:
-        positions = {at: index for index, at in enumerate(self.roster.routable)}
+        positions = self._shown()
         packed, costs = self._costs, None
         if packed is not None:
             costs = list(self.roster.unpack_costs(packed))
@@ -226,6 +253,20 @@ class Decision:
             }
             for at, name in enumerate(self.roster.names)
         ]
+
+    def _shown(self) -> dict[int, int]:
+        """Return which candidate stands for each backend: the rank with the most.
+
+        For the chosen one it is the rank that was chosen.
+        """
+        shown: dict[int, int] = {}
+        routable, matched = self.roster.routable, self.matched
+        for index, at in enumerate(routable):
+            best = shown.setdefault(at, index)
+            if matched[index] > matched[best]:
+                shown[at] = index
+        shown[routable[self.index]] = self.index
+        return shown
 
     def _tiers(self, index: int | None) -> dict[str, int]:
         if index is None:

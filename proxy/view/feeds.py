@@ -17,33 +17,37 @@ from warmroute.policies.errors import AdapterError
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.prompt.roots import event_root
+from warmroute.proxy.view.snapshots import largest_bytes
 from warmroute.proxy.view.stream import Stream
 from warmroute.proxy.view.track import Track
+from warmroute.proxy.view.turns import Turns
 from warmroute.proxy.view.view import View
+
+_SNAPSHOT_S = 30.0
 
 logger = logging.getLogger(__name__)
 
 
 class Feed:
-    """The events of one backend, from the subscription to the index."""
+    """The events of one rank of a backend, from the subscription to the index."""
 
-    __slots__ = ("_member", "address", "is_closed", "stream")
+    __slots__ = ("_member", "address", "backend", "stream")
 
     def __init__(
-        self, stream: Stream, member: Subscription, address: EventAddress
+        self, backend: str, stream: Stream, member: Subscription, address: EventAddress
     ) -> None:
+        self.backend = backend
         self.stream = stream
         self.address = address
         self._member = member
-        self.is_closed = False
 
     def __repr__(self) -> str:
         return f"<Feed {self.stream!r}>"
 
-    async def close(self, subscriptions: Subscriptions) -> None:
-        """Stop hearing."""
+    def leave(self, subscriptions: Subscriptions) -> None:
+        """Stop hearing; nothing is entered any more."""
         subscriptions.remove(self._member)
-        await self.stream.close()
+        self.stream.stop()
 
 
 class Feeds:
@@ -52,6 +56,7 @@ class Feeds:
     A backend is heard once its engine has said where it publishes, or the
     configuration says so, and its models are known: their names are part of what
     blocks are known by. It is heard until it goes, whatever becomes of its health.
+    Each data-parallel rank is heard for itself, under what it is called as a candidate.
 
     Args:
         view: Learns who announces its own blocks.
@@ -68,6 +73,7 @@ class Feeds:
         "_index",
         "_refused",
         "_subscriptions",
+        "_turns",
         "_view",
     )
 
@@ -83,8 +89,9 @@ class Feeds:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._async_context = zmq.asyncio.Context.shadow(self._context)
         self._subscriptions = Subscriptions(self._context)
+        self._turns = Turns()
         self._feeds: dict[str, Feed] = {}
-        self._refused: dict[str, tuple[EventAddress, ...]] = {}
+        self._refused: dict[str, EventAddress] = {}
         self._closing: set[asyncio.Task[None]] = set()
         view.on_distrust = self._distrusted
 
@@ -93,31 +100,40 @@ class Feeds:
 
     def learned(self, backend: Backend) -> None:
         """Follow a backend whose engine has told what there is to follow."""
-        addresses = tuple(backend.event_sources) if backend.models else ()
-        feed = self._feeds.get(backend.name)
-        if feed is not None:
-            if feed.address in addresses or not backend.models:
-                return
-            self._leave(backend.name)
-            self._view.mirror_again(backend.name)
-        if addresses and self._refused.get(backend.name) != addresses:
-            self._follow(backend, addresses)
+        if not backend.models:
+            return
+        addresses = _addresses(backend)
+        if not addresses and backend.event_sources:
+            self._complain(backend)
+        for seat, feed in self._of(backend.name):
+            if addresses.get(seat) != feed.address:
+                self._leave(seat)
+                if seat in [one.name for one in backend.candidates]:
+                    self._view.mirror_again(seat)
+        for seat, address in addresses.items():
+            if seat not in self._feeds and self._refused.get(seat) != address:
+                self._follow(backend, seat, address)
 
     def restarted(self, backend: Backend) -> None:
         """Forget what an engine told that is no more."""
-        self._refused.pop(backend.name, None)
-        feed = self._feeds.get(backend.name)
-        if feed is not None:
+        for candidate in backend.candidates:
+            self._refused.pop(candidate.name, None)
+        for _, feed in self._of(backend.name):
             feed.stream.restart()
 
     def removed(self, backend: Backend) -> None:
         """Stop hearing a backend that is gone."""
-        self._refused.pop(backend.name, None)
-        self._leave(backend.name)
+        for candidate in backend.candidates:
+            self._refused.pop(candidate.name, None)
+        for seat, _ in self._of(backend.name):
+            self._leave(seat)
 
-    def streams(self) -> Mapping[str, Stream]:
-        """Return the stream of every backend that is heard, by name."""
-        return {name: feed.stream for name, feed in self._feeds.items()}
+    def streams(self) -> Mapping[str, Sequence[Stream]]:
+        """Return the streams of every backend that is heard, by name."""
+        streams: dict[str, list[Stream]] = {}
+        for feed in self._feeds.values():
+            streams.setdefault(feed.backend, []).append(feed.stream)
+        return streams
 
     async def close(self) -> None:
         """Stop hearing, and release all sockets."""
@@ -127,12 +143,10 @@ class Feeds:
         self._subscriptions.close()
         self._context.destroy(linger=0)
 
-    def _follow(self, backend: Backend, addresses: Sequence[EventAddress]) -> None:
-        name = backend.name
-        if len(addresses) > 1:
-            self._refuse(backend, addresses, "several data-parallel ranks")
-            return
-        address = addresses[0]
+    def _of(self, backend: str) -> list[tuple[str, Feed]]:
+        return [one for one in self._feeds.items() if one[1].backend == backend]
+
+    def _follow(self, backend: Backend, name: str, address: EventAddress) -> None:
         tiers = self._view.announce(name, partial(self._facts, name))
         root = partial(_root, backend)
         track = Track(
@@ -148,35 +162,47 @@ class Feeds:
             address,
             track,
             partial(ask_again, self._async_context),
-            partial(self._snapshot, backend),
+            None if backend.ranks else partial(self._snapshot, backend),
             self._view.stamp,
+            turns=self._turns,
         )
         try:
-            member = self._subscriptions.add(address, stream.received, stream.turned)
+            member = self._subscriptions.add(
+                address, stream.received, stream.turned, lambda: stream.is_full
+            )
         except AdapterError as error:
             self._view.mirror_again(name)
-            self._refuse(backend, addresses, str(error))
+            self._refuse(name, address, str(error))
             return
-        self._feeds[name] = Feed(stream, member, address)
+        self._feeds[name] = Feed(backend.name, stream, member, address)
         stream.start()
         extra = {"backend": name, "endpoint": address.endpoint}
         logger.info("kv_events_subscribed", extra=extra)
 
     async def _snapshot(self, backend: Backend) -> Snapshot | None:
         endpoint = self._endpoint_of(backend)
-        return None if endpoint is None else await backend.adapter.snapshot(endpoint)
+        if endpoint is None:
+            return None
+        most = largest_bytes(backend.capacity_tokens, backend.block_size)
+        return await backend.adapter.snapshot(endpoint.allowing(most, _SNAPSHOT_S))
 
-    def _refuse(
-        self, backend: Backend, addresses: Sequence[EventAddress], reason: str
-    ) -> None:
-        self._refused[backend.name] = tuple(addresses)
-        extra = {"backend": backend.name, "reason": reason}
+    def _refuse(self, name: str, address: EventAddress, reason: str) -> None:
+        self._refused[name] = address
+        extra = {"backend": name, "reason": reason}
         logger.warning("kv_events_not_followed", extra=extra)
+
+    def _complain(self, backend: Backend) -> None:
+        sources = backend.event_sources
+        if self._refused.get(backend.name) != sources[0]:
+            reason = f"{len(sources)} publishers of ranks that cannot be chosen"
+            self._refuse(backend.name, sources[0], reason)
 
     def _leave(self, name: str) -> None:
         feed = self._feeds.pop(name, None)
         if feed is not None:
-            task = asyncio.create_task(feed.close(self._subscriptions))
+            # At once, for what it was entered under may be another's in a moment.
+            feed.leave(self._subscriptions)
+            task = asyncio.create_task(feed.stream.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -188,7 +214,7 @@ class Feeds:
         if verdict == "resync":
             feed.stream.restart()
         else:
-            self._refused[name] = (feed.address,)
+            self._refused[name] = feed.address
             self._leave(name)
             self._view.mirror_again(name)
 
@@ -198,7 +224,7 @@ class Feeds:
             return {}
         stream, sequencer = feed.stream, feed.stream.sequencer
         return {
-            "seq": sequencer.last,
+            "seq": stream.seq,
             "incarnation": sequencer.num_restarts,
             "gaps": sequencer.num_gaps,
             "replays": stream.num_replays,
@@ -206,6 +232,19 @@ class Feeds:
             "status": stream.status,
             "orphans": stream.track.num_orphans,
         }
+
+
+def _addresses(backend: Backend) -> dict[str, EventAddress]:
+    """Return where each rank publishes, by what it is called as a candidate.
+
+    Of a backend whose ranks cannot be told apart it is where all do, if that is one
+    address.
+    """
+    sources, ranks = backend.event_sources, backend.ranks
+    if ranks:
+        seats = [one.name for one in backend.candidates]
+        return {seats[ranks.index(one.rank)]: one for one in sources}
+    return {backend.name: sources[0]} if len(sources) == 1 else {}
 
 
 def _root(backend: Backend, lora: str | None, salt: str | None) -> int:

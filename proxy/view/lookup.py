@@ -1,8 +1,7 @@
-"""One prompt against the view: what a match found, and what a dispatch entered."""
+"""One prompt against the view: what a match found of it."""
 
 from array import array
 from collections.abc import Sequence
-from math import ceil
 from typing import Final
 
 from warmroute.policies.kv.blocks import TEXT_BLOCK_BYTES, hash_text, hash_tokens
@@ -13,14 +12,12 @@ from warmroute.policies.kv.seen import SeenBlocks
 from warmroute.policies.routing.candidate import Query
 from warmroute.proxy.prompt import Piece
 from warmroute.proxy.view.lineup import Lineup
-from warmroute.proxy.view.mirror import Mirror
 
 MAX_BLOCKS: Final = 16_384
 """Blocks hashed of one piece; those behind count as not cached."""
 
 _MAX_TEXT_BYTES: Final = TEXT_BLOCK_BYTES * MAX_BLOCKS
 _MAX_LIST_BLOCKS: Final = 1024
-_ESTIMATE_ERROR: Final = 0.1
 _TEXT_BLOCK_TOKENS: Final = TEXT_BLOCK_BYTES / 4
 
 
@@ -203,87 +200,6 @@ class Lookup:
             assert mirror is not None
             believed = int(self.matched[at] * mirror.trust.discount)
             self.matched[at] = believed // mirror.block_size * mirror.block_size
-
-
-class Ticket:
-    """A prompt that was entered for one backend, until its outcome is known.
-
-    Attributes:
-        mirror: The view of the backend; None when nothing was entered.
-        incarnation: That of the backend at the dispatch.
-        chains: What was entered, a chain for each piece.
-        predicted_tokens: What the view promised.
-        entered: Stamp of the dispatch; unique.
-        stamp: Stamp of its last use by this request.
-        held: Leading blocks of each chain that were there before.
-        distance: Tokens that went into the backend since the deepest of them was
-            used; None when not known or when that request's answer had not begun.
-        announced: Tokens of it that the engine had announced at the dispatch.
-        difference: Why an engine that announces its blocks had more or less of them;
-            None while it did not.
-        is_promise: What was entered is announced by the engine itself, and goes
-            again with the request.
-    """
-
-    __slots__ = (
-        "_bytes_per_token",
-        "announced",
-        "chains",
-        "difference",
-        "distance",
-        "entered",
-        "held",
-        "incarnation",
-        "is_promise",
-        "mirror",
-        "predicted_tokens",
-        "stamp",
-    )
-
-    def __init__(
-        self,
-        mirror: Mirror | None,
-        chains: list[Chain],
-        predicted_tokens: int,
-        bytes_per_token: float,
-        stamp: float,
-    ) -> None:
-        self.mirror = mirror
-        self.incarnation = 0 if mirror is None else mirror.incarnation
-        self.chains = chains
-        self.predicted_tokens = predicted_tokens
-        self.entered = self.stamp = stamp
-        self.held: list[int] = []
-        self.announced = 0
-        self.difference: str | None = None
-        self.distance: int | None = None
-        self.is_promise = (
-            mirror is not None
-            and mirror.source == "events"
-            and bool(chains)
-            and not chains[0].is_text
-        )
-        self._bytes_per_token = bytes_per_token
-
-    def __repr__(self) -> str:
-        name = self.mirror.name if self.mirror else None
-        return f"<Ticket [{name}, predicted: {self.predicted_tokens}]>"
-
-    def blocks_in(self, cached_tokens: int) -> int:
-        """Count the blocks of a chain that the engine must have had at least."""
-        chain = self.chains[0]
-        if not chain.is_text:
-            return cached_tokens // chain.tokens
-        # Rounded up by a block, so that an estimate never drops what is there.
-        return ceil(cached_tokens * self._bytes_per_token / TEXT_BLOCK_BYTES) + 1
-
-    def tolerance(self) -> float:
-        """Tokens by which a report may differ from the promise and still agree."""
-        block_size = self.mirror.block_size if self.mirror else 1
-        if not self.chains or not self.chains[0].is_text:
-            return block_size
-        estimate = TEXT_BLOCK_BYTES / self._bytes_per_token
-        return block_size + estimate + _ESTIMATE_ERROR * self.predicted_tokens
 
 
 def _most(num_tokens: int, block_size: int) -> int:

@@ -1,6 +1,6 @@
 """The backends as the view knows them: who has what, and how that is known."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, nextafter
 from typing import Final
 
@@ -8,24 +8,34 @@ from warmroute.policies.kv.capacity import Capacity
 from warmroute.policies.kv.holders import TIERS
 from warmroute.policies.kv.outline import Node, outline
 from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.trunks import Survey, survey
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.mirror import Mirror, WasRemoved
+from warmroute.proxy.view.seats import Facts, together
 from warmroute.proxy.view.trust import Trust
 
 DEFAULT_BLOCK_SIZE: Final = 16
 
-Facts = Callable[[], dict[str, object]]
+_MIN_PROMISED: Final = 1024
+_TRUE_SHARE: Final = 0.9
+
+Tell = Callable[[], Facts]
 
 
 class Mirrors:
-    """What is kept of every backend beside the index itself; see `View`."""
+    """What is kept of every backend beside the index itself; see `View`.
 
-    __slots__ = ("_index", "_lineups", "_mirrors", "_stamp", "_told")
+    Of a backend with several data-parallel ranks, each has a view of its own, under
+    a name of its own; the first one's is the backend's.
+    """
+
+    __slots__ = ("_index", "_lineups", "_mirrors", "_seats", "_stamp", "_told")
 
     def __init__(self, index: PrefixIndex) -> None:
         self._index = index
         self._mirrors: dict[str, Mirror] = {}
-        self._told: dict[str, Facts] = {}
+        self._seats: dict[str, tuple[str, ...]] = {}
+        self._told: dict[str, Tell] = {}
         self._lineups: dict[int, Lineup] = {}
         self._stamp = 0.0
 
@@ -56,24 +66,26 @@ class Mirrors:
 
     def remove_backend(self, name: str) -> None:
         """Forget a backend; its name may come back and inherits nothing."""
-        self._mirrors.pop(name).restart()
-        self._told.pop(name, None)
-        self._index.remove_backend(name)
+        for seat in self._seats.pop(name, (name,)):
+            self._mirrors.pop(seat).restart()
+            self._told.pop(seat, None)
+            self._index.remove_backend(seat)
         self._lineups.clear()
 
     def wipe(self, name: str) -> None:
         """Drop all blocks of a backend whose engine has restarted."""
-        mirror = self._mirrors[name]
-        mirror.restart()
-        self._index.remove_holder(mirror.holder)
-        self._bound(mirror)
+        for seat in self._seats.get(name, (name,)):
+            mirror = self._mirrors[seat]
+            mirror.restart()
+            self._index.remove_holder(mirror.holder)
+            self._bound(mirror)
         self._lineups.clear()
 
-    def announce(self, name: str, facts: Facts) -> Mapping[str, int]:
+    def announce(self, name: str, facts: Tell) -> Mapping[str, int]:
         """Let the engine of a backend tell itself what it has, by its events.
 
         Args:
-            name: The backend.
+            name: The backend, or the rank.
             facts: Returns what is known of the events, for `facts`.
 
         Returns:
@@ -97,7 +109,22 @@ class Mirrors:
     def heard(self, name: str, block_size: int) -> None:
         """Take over that an engine announces blocks, and of what size."""
         self._mirrors[name].has_announced = True
-        self.configure(name, block_size)
+        self._resize(self._mirrors[name], block_size)
+
+    def counted(self, name: str, promised: int, realised: int) -> None:
+        """Take in how many of the promised tokens an engine's counters show as hits.
+
+        For engines whose answers report nothing: the view of such a backend is
+        believed as far as it was right in the last interval.
+        """
+        if promised < _MIN_PROMISED:
+            return
+        share = realised / promised
+        for seat in self._seats.get(name, (name,)):
+            mirror = self._mirrors[seat]
+            mirror.hear(realised, promised)
+            mirror.trust.discount = 1.0 if share > _TRUE_SHARE else share
+        self._lineups.clear()
 
     def verify_by(self, name: str, was_removed: WasRemoved) -> None:
         """Let broken promises be explained by what was announced to be gone."""
@@ -122,23 +149,36 @@ class Mirrors:
         name: str,
         block_size: int | None = None,
         capacity_tokens: int | None = None,
+        seats: Sequence[str] = (),
     ) -> None:
-        """Take over what became known of an engine; None leaves as is."""
-        mirror = self._mirrors[name]
-        if block_size and block_size != mirror.block_size:
-            mirror.block_size = block_size
-            self._index.remove_holder(mirror.holder)
-            if mirror.source != "events":
-                self._index.remove_holder(mirror.gpu)
-            self._lineups.clear()
-        if capacity_tokens is not None:
-            mirror.capacity.tell(capacity_tokens)
-            self._bound(mirror)
+        """Take over what became known of an engine; None leaves as is.
+
+        Args:
+            name: The backend.
+            block_size: Tokens a block.
+            capacity_tokens: What all ranks together keep.
+            seats: What its ranks are called, or it alone.
+        """
+        if seats:
+            self._seat(name, tuple(seats))
+        seats = self._seats.get(name, (name,))
+        for seat in seats:
+            mirror = self._mirrors[seat]
+            if block_size:
+                self._resize(mirror, block_size)
+            if capacity_tokens is not None:
+                mirror.capacity.tell(capacity_tokens // len(seats))
+                self._bound(mirror)
 
     def facts(self, name: str) -> dict[str, object]:
         """Return what `/api/state` shows of the view of a backend."""
+        seats = self._seats.get(name, (name,))
+        facts = [self._facts_of(seat) for seat in seats]
+        return facts[0] if len(seats) == 1 else together(facts)
+
+    def _facts_of(self, name: str) -> Facts:
         mirror = self._mirrors[name]
-        facts: dict[str, object] = {
+        facts: Facts = {
             "source": mirror.source if mirror.is_believed else "none",
             "blocks": self._index.blocks(mirror.gpu),
             "seq": None,
@@ -166,7 +206,43 @@ class Mirrors:
 
         Ages count from *now*, or from the last use of anything.
         """
-        return outline(self._index, name, depth, self._stamp if now is None else now)
+        seats = self._seats.get(name, (name,))
+        return outline(self._index, seats, depth, self._stamp if now is None else now)
+
+    def _seat(self, name: str, seats: tuple[str, ...]) -> None:
+        before = self._seats.get(name, (name,))
+        if seats == before:
+            return
+        for gone in before[1:]:
+            self.remove_backend(gone)
+        self._seats[name] = (name,)
+        mirror = self._mirrors[name]
+        if mirror.source != "events":
+            self.wipe(name)  # it was believed of all together
+        self._seats[name] = seats
+        for seat in seats[1:]:
+            self.add_backend(seat, mirror.block_size)
+
+    def _resize(self, mirror: Mirror, block_size: int) -> None:
+        if block_size == mirror.block_size:
+            return
+        mirror.block_size = block_size
+        self._index.remove_holder(mirror.holder)
+        if mirror.source != "events":
+            self._index.remove_holder(mirror.gpu)
+        self._lineups.clear()
+
+    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
+        """Begin to look for the most used prefixes of the backends *names*.
+
+        Ages count from *now*. See `warmroute.policies.kv.trunks`.
+        """
+        known = {
+            name: self._seats.get(name, (name,))
+            for name in names
+            if name in self._mirrors
+        }
+        return survey(self._index, known, max_nodes, now)
 
     def _change_source(self, mirror: Mirror, source: str) -> None:
         mirror.source = source

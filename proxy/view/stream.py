@@ -1,4 +1,4 @@
-"""The events of one publisher on their way into the view."""
+"""The events of one publisher: received, in order, and what is missing asked for."""
 
 import asyncio
 import logging
@@ -9,22 +9,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from warmroute.adapters.kv_control import Snapshot
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.sequencer import Sequencer
-from warmroute.adapters.kv_events.wire import Batch, decode
-from warmroute.policies.errors import (
-    AdapterError,
-    BackendUnavailable,
-    ProtocolMismatch,
-)
+from warmroute.policies.errors import AdapterError, BackendUnavailable
+from warmroute.proxy.view.intake import Intake, Message
 from warmroute.proxy.view.snapshots import as_batches
 from warmroute.proxy.view.track import Track
+from warmroute.proxy.view.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-_SLICE_S = 0.002
+_SLICE_S = 0.001
 _MAX_QUEUED = 200_000
+_FULL_BYTES = 32 << 20
+_MAX_QUEUED_BYTES = 256 << 20
+_MAX_WAITING = 256
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 0.4
-_MAX_LAG_S = 1e6
 _MAX_RETRIES = 1
 
 Replay = Callable[[str, int], AsyncIterator[tuple[int, bytes]]]
@@ -34,9 +33,9 @@ AskSnapshot = Callable[[], Awaitable[Snapshot | None]]
 class Stream:
     """One publisher: received at once, put into order, entered in slices.
 
-    Entering takes 2 ms of the event loop at a time, so that a flood of events does
-    not hold up requests. It is the owner's to call `received` and `turned`, which
-    return at once.
+    Entering takes turns of the event loop, so that a flood of events does not hold
+    up requests. It is the owner's to call `received` and `turned`, which return at
+    once.
 
     Args:
         name: Of the backend, for the log.
@@ -46,32 +45,32 @@ class Stream:
         snapshot: Asks the engine for all that it has cached; returns None where it
             offers no such list. None where it surely does not.
         stamp: Returns a stamp that is greater than all before.
+        turns: Gives it its share of the loop; shared with other streams.
         clock: Monotonic seconds.
         wall: Seconds of the wall clock.
 
     Attributes:
         num_replays: Replays that were asked for and came.
-        lag_s: Age of the newest batch when it was entered; None before the first.
+        seq: Number of the newest message that was entered; None before the first.
         is_degraded: What was lost could not be had again.
     """
 
     __slots__ = (
         "_clock",
         "_has_heard",
+        "_intake",
         "_name",
         "_num_wipes",
         "_queue",
-        "_ready",
+        "_queued_bytes",
         "_replay",
         "_snapshot",
-        "_stamp",
         "_task",
-        "_timer",
-        "_wall",
+        "_turns",
         "address",
         "is_degraded",
-        "lag_s",
         "num_replays",
+        "seq",
         "sequencer",
         "track",
     )
@@ -85,6 +84,7 @@ class Stream:
         snapshot: AskSnapshot | None,
         stamp: Callable[[], float],
         *,
+        turns: Turns | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -93,22 +93,26 @@ class Stream:
         self.track = track
         self._replay = replay
         self._snapshot = snapshot
-        self._stamp = stamp
         self._clock = clock
-        self._wall = wall
+        self._turns = turns or Turns(clock)
         self.sequencer = Sequencer(bool(address.replay or snapshot))
         self._num_wipes = 0
         self._queue: deque[tuple[int, bytes]] = deque()
-        self._ready: deque[bytes | Batch] = deque()
+        self._queued_bytes = 0
+        self._intake = Intake(track, stamp, wall)
         self._has_heard = False
-        self._timer: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
         self.num_replays = 0
-        self.lag_s: float | None = None
+        self.seq: int | None = None
         self.is_degraded = False
 
     def __repr__(self) -> str:
         return f"<Stream {self._name} {self.address.endpoint} {self.sequencer!r}>"
+
+    @property
+    def lag_s(self) -> float | None:
+        """Age of the newest batch when it was entered; None before the first."""
+        return self._intake.lag_s
 
     @property
     def status(self) -> str:
@@ -123,18 +127,26 @@ class Stream:
     @property
     def is_catching_up(self) -> bool:
         """Tell whether a replay is under way or received messages wait."""
-        return self._task is not None or bool(self._queue or self._ready)
+        return self._task is not None or bool(self._queue or self._intake)
 
     def start(self) -> None:
         """Ask for what was published before now."""
         self._ask()
 
+    @property
+    def is_full(self) -> bool:
+        """Tell whether so much waits to be entered that more should not come."""
+        return self._queued_bytes > _FULL_BYTES
+
     def received(self, seq: int, payload: bytes) -> None:
         """Take a message; it is entered soon."""
-        if len(self._queue) < _MAX_QUEUED:  # beyond, it is a gap like any other
-            self._queue.append((seq, payload))
         self._has_heard = True
-        self._wake()
+        num_bytes = self._queued_bytes + len(payload)
+        if len(self._queue) >= _MAX_QUEUED or num_bytes > _MAX_QUEUED_BYTES:
+            return  # it is a gap like any other
+        self._queued_bytes = num_bytes
+        self._queue.append((seq, payload))
+        self._turns.ask(self)
 
     def turned(self) -> None:
         """Note that the connection went or came: the engine may be another one."""
@@ -150,55 +162,47 @@ class Stream:
         self._release(())
         self._ask()
 
-    async def close(self) -> None:
-        """Stop, whatever is under way."""
-        if self._timer is not None:
-            self._timer.cancel()
+    def stop(self) -> None:
+        """Enter nothing any more, whatever is under way."""
+        self._turns.leave(self)
+        self._queue.clear()
         if self._task is not None:
             self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop, and wait for it."""
+        self.stop()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _wake(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_soon(self._enter)
-
-    def _enter(self) -> None:
-        """Enter what is ready, then what was received, for 2 ms at most."""
-        self._timer = None
-        until = self._clock() + _SLICE_S
-        queue, ready = self._queue, self._ready
-        while queue or ready:
-            if ready:
-                self._enter_one(ready.popleft())
+    def work(self, until: float) -> bool:
+        """Enter what is ready, then what was received; see `Turns`."""
+        queue, intake = self._queue, self._intake
+        while intake or queue:
+            if intake:
+                intake.enter()
             else:
-                self._release(self.sequencer.live(*queue.popleft()))
+                seq, payload = queue.popleft()
+                self._queued_bytes -= len(payload)
+                self._release(self.sequencer.live(seq, payload))
+            if not intake:
+                self.seq = self.sequencer.last
             if self._clock() > until:
-                if queue or ready:
-                    self._wake()
                 break
         self._ask()
+        return bool(intake or queue)
 
-    def _release(self, payloads: Iterable[bytes | Batch]) -> None:
+    def _release(self, messages: Iterable[Message]) -> None:
         """Let these be entered next; what they make void goes at once."""
         if self.sequencer.num_wipes != self._num_wipes:
             self._num_wipes = self.sequencer.num_wipes
-            self._ready.clear()
-            self.track.wipe(self._stamp())
-        self._ready.extend(payloads)
-        if self._ready:
-            self._wake()
-
-    def _enter_one(self, message: bytes | Batch) -> None:
-        if isinstance(message, Batch):
-            self.track.apply(message, self._stamp())
-            return
-        try:
-            batch = decode(message)
-        except ProtocolMismatch:
-            self.track.num_skipped += 1
-            return
-        self.track.apply(batch, self._stamp())
-        self.lag_s = min(max(0.0, self._wall() - batch.timestamp), _MAX_LAG_S)
+            self._intake.wipe()
+            self.seq = None
+        self._intake.add(messages)
+        if self._intake:
+            self._turns.ask(self)
+        else:
+            self.seq = self.sequencer.last
 
     def _ask(self) -> None:
         if self.sequencer.wanted is not None and self._task is None:
@@ -210,7 +214,6 @@ class Stream:
             while self.sequencer.wanted is not None:
                 await self._ask_once()
                 if pause_s > _LAST_RETRY_S:
-                    self._snapshot = None
                     self._give_up("what is sent again never meets what is sent now")
                 elif self.sequencer.wanted is not None:
                     await asyncio.sleep(pause_s)
@@ -231,6 +234,7 @@ class Stream:
             return
         pause_s = _FIRST_RETRY_S
         for attempt in range(_MAX_RETRIES + 1):
+            before = self.sequencer.last
             try:
                 await self._take(self._replay(endpoint, self.sequencer.begin()))
             except BackendUnavailable as error:
@@ -241,14 +245,23 @@ class Stream:
             else:
                 self.num_replays += 1
                 self._release(self.sequencer.ended())
-                if self.sequencer.wanted is None and not self.sequencer.is_complete:
-                    await self._ask_snapshot()
-                self.is_degraded = not self.sequencer.is_complete
+                await self._complete(before)
                 return
             await asyncio.sleep(pause_s)
             pause_s *= 2
             if self.sequencer.wanted is None:
                 return
+
+    async def _complete(self, before: int | None) -> None:
+        """Ask for a snapshot where a replay did not bring what was missing."""
+        sequencer = self.sequencer
+        if sequencer.wanted is None:
+            is_lacking = not sequencer.is_complete
+        else:  # another replay may do, but where a snapshot surely does
+            is_lacking = sequencer.last == before and self._snapshot is not None
+        if is_lacking:
+            await self._ask_snapshot()
+        self.is_degraded = not sequencer.is_complete
 
     async def _ask_snapshot(self) -> bool:
         """Ask the engine itself for what it has; tell whether it said so."""
@@ -266,7 +279,7 @@ class Stream:
             return False
         ready = self.sequencer.rebased(snapshot.seq)
         self._release(())
-        self._release(as_batches(snapshot))
+        self._release([as_batches(snapshot)])
         self._release(ready)
         self.is_degraded = False
         return True
@@ -275,7 +288,7 @@ class Stream:
         until = self._clock() + _SLICE_S
         async for seq, payload in messages:
             self._release(self.sequencer.replayed(seq, payload))
-            if self._clock() > until:
+            while self._clock() > until or len(self._intake) > _MAX_WAITING:
                 await asyncio.sleep(0)
                 until = self._clock() + _SLICE_S
 

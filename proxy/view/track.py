@@ -16,6 +16,7 @@ from warmroute.adapters.kv_events.wire import (
     Removed,
     Stored,
     block_key,
+    block_keys,
     tier_of,
 )
 from warmroute.policies.kv.blocks import hash_tokens, separate
@@ -156,7 +157,7 @@ class Track:
 
     def _enter(self, holder: int, event: Stored, stamp: float) -> Sequence[int] | None:
         """Enter the blocks; returns their keys, None if they are orphans or bad."""
-        keys = [block_key(one) for one in event.block_hashes]
+        keys = block_keys(event.block_hashes)
         parent = event.parent_block_hash
         if parent is None:
             parent_key, seed = None, self._seed(event)
@@ -233,7 +234,7 @@ class Track:
         todo = list(keys)
         while todo:
             for holder, event in self._waiting.pop(todo.pop(), ()):
-                own = [block_key(one) for one in event.block_hashes]
+                own = block_keys(event.block_hashes)
                 self.num_orphans -= len(own)
                 self._orphan_keys -= Counter(own)
                 if self._enter(holder, event, stamp):

@@ -20,42 +20,30 @@ first out, bounded by a learned capacity. What keeps it consistent:
 - A restart wipes the backend and voids the tickets of requests that were under way.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf, nextafter
 from typing import Final
 
-from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.view.lineup import Lineup
-from warmroute.proxy.view.lookup import Lookup, Ticket
+from warmroute.proxy.view.lookup import Lookup
 from warmroute.proxy.view.mirror import Mirror
-from warmroute.proxy.view.mirrors import Mirrors
+from warmroute.proxy.view.promises import Promises
+from warmroute.proxy.view.ticket import Ticket
 
 _MAX_LINEUPS: Final = 256
-_GRACE_S: Final = 0.1
-_MAX_UNHEARD: Final = 8
 
 
-class View(Mirrors):
+class View(Promises):
     """Match prompts against the caches of all backends, and keep the mirror true.
 
     Every ticket from `dispatched` ends in `confirmed` or `failed`, then perhaps in
     `realised`, and at last in `released`. Nothing here does I/O; all times are seconds
     of one monotonic clock.
-
-    Attributes:
-        on_distrust: Called with a backend and ``resync`` or ``degrade`` when its
-            announced view has promised too much, ``silent`` when nothing is announced.
     """
 
-    __slots__ = ("_over", "on_distrust")
-
-    def __init__(self, index: PrefixIndex) -> None:
-        super().__init__(index)
-        self.on_distrust: Callable[[str, str], None] | None = None
-        self._over: deque[tuple[float, Ticket]] = deque()
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"<View [Backends: {len(self._mirrors)}, {self._index!r}]>"
@@ -143,40 +131,6 @@ class View(Mirrors):
         for chain in ticket.chains:
             self._index.touch(mirror.holder, chain.hashes, stamp, chain.last)
 
-    def failed(self, ticket: Ticket) -> None:
-        """Take back a dispatch of which nothing came; what others use stays.
-
-        An answer that began and was an error may be taken back, too.
-        """
-        mirror = ticket.mirror
-        if mirror is None or mirror.incarnation != ticket.incarnation:
-            return
-        mirror.in_flight.discard(ticket.entered)
-        for chain, held in zip(ticket.chains, ticket.held, strict=True):
-            keep = 0 if ticket.is_promise else held
-            self._index.rollback(mirror.holder, chain.hashes, keep, ticket.stamp)
-
-    def released(self, ticket: Ticket, now: float) -> None:
-        """Note that the request is over: what it held may go from its engine.
-
-        Its blocks stay promised for 0.1 s more, until their announcement has surely
-        come: it travels on another connection than the answer.
-        """
-        if ticket.is_promise:
-            self._over.append((now + _GRACE_S, ticket))
-
-    def announced_gone(self, name: str) -> None:
-        """Take back what ended requests held there: blocks go from that engine.
-
-        Its events come in order, so that theirs have come as well.
-        """
-        over, self._over = self._over, deque()
-        for until, ticket in over:
-            if ticket.mirror is not None and ticket.mirror.name == name:
-                self.failed(ticket)
-            else:
-                self._over.append((until, ticket))
-
     def realised(self, ticket: Ticket, cached_tokens: int, now: float) -> None:
         """Correct the mirror by the engine's report of *cached_tokens*.
 
@@ -211,10 +165,6 @@ class View(Mirrors):
         if capacity.limit != limit:
             self._bound(mirror)
 
-    def _take_back(self, now: float) -> None:
-        while self._over and self._over[0][0] <= now:
-            self.failed(self._over.popleft()[1])
-
     def _line_up(self, candidates: Sequence[Candidate]) -> Lineup:
         if len(self._lineups) >= _MAX_LINEUPS:
             self._lineups.clear()
@@ -228,45 +178,6 @@ class View(Mirrors):
         mirror.hear(cached_tokens, predicted)
         if mirror.is_believed != was_believed:
             self._lineups.clear()
-
-    def _verify(self, mirror: Mirror, ticket: Ticket, cached: int) -> None:
-        """Hold a promise of announced blocks against what the engine had.
-
-        Blocks that were announced to be gone since were evicted under way, and what
-        others had only begun to compute was never announced: neither is a lie.
-        """
-        trust, promised = mirror.trust, ticket.predicted_tokens
-        if cached != promised:
-            ticket.difference = self._explain(mirror, ticket, cached)
-            if ticket.difference != "unexplained":
-                promised = cached
-        before = trust.discount
-        verdict = trust.observe(promised, cached, mirror.block_size)
-        if self._is_silent(mirror, ticket):
-            verdict = "silent"
-        if trust.discount != before:
-            self._lineups.clear()
-        if verdict != "well" and self.on_distrust is not None:
-            self.on_distrust(mirror.name, verdict)
-
-    def _is_silent(self, mirror: Mirror, ticket: Ticket) -> bool:
-        """Tell whether an engine computes blocks and never announces any."""
-        if mirror.has_announced or not ticket.chains[0].hashes:
-            return False
-        mirror.num_unheard += 1
-        return mirror.num_unheard >= _MAX_UNHEARD
-
-    def _explain(self, mirror: Mirror, ticket: Ticket, cached: int) -> str:
-        """Say why the engine had more or less than it had announced."""
-        if cached > ticket.predicted_tokens:
-            return "came_later"
-        was_removed, since = mirror.was_removed, ticket.entered
-        missed = ticket.chains[0].hashes[cached // ticket.chains[0].tokens :][:1]
-        if len(ticket.chains) > 1:  # which of them had less, nobody tells
-            missed = [one for chain in ticket.chains for one in chain.hashes]
-        if was_removed is not None and any(was_removed(one, since) for one in missed):
-            return "evicted"
-        return "not_announced" if cached >= ticket.announced else "unexplained"
 
     def _truncate(self, mirror: Mirror, ticket: Ticket, cached_tokens: int) -> None:
         """Drop what is older than the prompt and lies behind the shortfall."""

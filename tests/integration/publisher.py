@@ -19,6 +19,7 @@ class Publisher:
         connects: Connect to the endpoint instead, as vLLM does for a concrete host.
         topic: Put on every message.
         buffer: Messages kept for replay.
+        replay: Where to answer replays.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Publisher:
         connects: bool = False,
         topic: str = "kv",
         buffer: int = 10_000,
+        replay: str = "tcp://127.0.0.1:0",
     ) -> None:
         self.context = context
         self._topic = topic.encode()
@@ -39,20 +41,21 @@ class Publisher:
         if connects:
             self._socket.connect(endpoint)
         else:
-            self._bind(endpoint)
+            self._bind(self._socket, endpoint)
             endpoint = self._socket.last_endpoint.decode()
         self._router = context.socket(zmq.ROUTER)
         self._router.linger = self._router.sndhwm = 0
-        self._router.bind("tcp://127.0.0.1:0")
+        self._bind(self._router, replay)
         replay = self._router.last_endpoint.decode()
         self.address = EventAddress(endpoint, replay, topic, binds=connects)
         self.num_asked = 0
         self._task = asyncio.create_task(self._answer())
 
-    def _bind(self, endpoint: str) -> None:
+    def _bind(self, socket: "zmq.Socket[bytes]", endpoint: str) -> None:
         try:
-            self._socket.bind(endpoint)
+            socket.bind(endpoint)
         except zmq.ZMQError:
+            socket.close()
             self._socket.close()
             raise
 

@@ -100,7 +100,7 @@ class TestState:
         _, state = await house.proxy.admin("/api/state")
         assert set(state) == {
             *("version", "policy", "uptime_s", "ready", "backends", "index"),
-            *("tokens", "paid_twice_ratio"),
+            *("tokens", "paid_twice_ratio", "queue", "shadow"),
         }
         assert set(state["tokens"]) == {"prompt", *CLASSES}
         assert set(state["index"]) == {"bytes", "cap_bytes", "blocks"}

@@ -1,12 +1,15 @@
 """KV control of the embedded engine: the tiny model, real sockets."""
 
+import asyncio
 import random
+from typing import Any
 
 import pytest
 from integration import kv_rig
 from integration.kv_rig import BLOCK, BLOCKS, FULL, Start, fresh, resident
 
 from warmroute.adapters.embedded.client import EmbeddedAdapter
+from warmroute.adapters.embedded.engine.state import EngineState
 from warmroute.adapters.kv_control import Kept
 from warmroute.adapters.kv_requests import (
     BlocksRequest,
@@ -17,6 +20,7 @@ from warmroute.adapters.kv_requests import (
 )
 from warmroute.adapters.registry import detect
 from warmroute.policies.errors import ClientError
+from warmroute.policies.eviction.lru import Lru
 
 loaded = kv_rig.loaded
 start = kv_rig.start
@@ -285,8 +289,90 @@ class TestNames:
                 await rig.kv.evict(names)
             assert caught.value.code == "kv_no_blocks"
 
+    async def test_tokens_that_are_too_many_blocks_are_refused(
+        self, start: Start
+    ) -> None:
+        rig = await start()
+        with pytest.raises(ClientError, match="allowed: 65536 blocks"):
+            await rig.kv.evict(BlocksRequest(token_ids=[1] * (4 * 65_537)))
+
+
+class TestConflicts:
+    async def test_verbs_that_contradict_each_other_leave_the_pool_whole(
+        self, start: Start
+    ) -> None:
+        """All verbs at once on the same blocks, with a request that needs them."""
+        rig = await start(num_blocks=128, host_blocks=128)
+        prompt = fresh(401)
+        await rig.ask(prompt)
+        names = BlocksRequest(token_ids=prompt)
+        retain = RetainRequest(token_ids=prompt, ttl_s=60)
+        kv = rig.kv
+        done = await asyncio.gather(
+            *(kv.offload(names), kv.restore(names), kv.retain(retain)),
+            *(kv.evict(names), kv.demote(names), kv.release(names)),
+            *(kv.offload(names), kv.flush(Request()), kv.restore(names)),
+            rig.ask(prompt),
+            return_exceptions=True,
+        )
+        assert [one for one in done if isinstance(one, Exception)] == []
+
+        def check(state: EngineState) -> None:
+            state.pool.check_integrity()
+            assert state.pool.num_referenced == state.pool.num_held
+
+        await rig.engine.call(check)
+        await kv.release(names)
+        assert (await kv.flush(Request())).flushed
+
+    async def test_each_of_two_policy_changes_at_once_answers_with_its_own(
+        self, start: Start
+    ) -> None:
+        rig = await start()
+        wanted = [
+            PolicyRequest(name="lrfu", options={"half_life_s": 5.0}),
+            PolicyRequest(name="lru"),
+        ]
+        states = await asyncio.gather(*(rig.kv.policy(one) for one in wanted * 3))
+        told = {one.name: one.options for one in states}
+        assert told == {"lrfu": {"half_life_s": 5.0}, "lru": {}}
+
+
+class TestFactsForEviction:
+    async def test_a_chat_tells_its_turn_and_the_length_of_its_prompt(
+        self, start: Start
+    ) -> None:
+        rig = await start(num_blocks=128)
+        chat = [
+            {"role": "user", "content": "One?"},
+            {"role": "assistant", "content": "Two."},
+            {"role": "user", "content": "Three?"},
+        ]
+        body = {"messages": chat, "max_tokens": 1, "temperature": 0}
+        url = f"{rig.url}/v1/chat/completions"
+        async with rig.session.post(url, json=body) as response:
+            prompt_tokens = (await response.json())["usage"]["prompt_tokens"]
+
+        def facts(state: EngineState) -> set[tuple[int, int]]:
+            policy = state.pool.policy
+            assert isinstance(policy, Lru)
+            known = [policy.facts(block) for block in policy.resident()]
+            return {(one.turn, one.prompt_blocks) for one in known}
+
+        assert await rig.engine.call(facts) == {(2, prompt_tokens // BLOCK)}
+
 
 class TestBudget:
+    async def test_all_fields_of_infinigen_are_set_and_read(self, start: Start) -> None:
+        rig = await start()
+        asked: dict[str, Any] = {"method": "infinigen", "tokens": 16}
+        asked |= {"alpha": 4.0, "partial": 0.25, "host_tokens": 64, "victims": "lru"}
+        state = await rig.kv.budget(BudgetRequest(**asked))
+        assert {name: getattr(state, name) for name in asked} == asked
+        with pytest.raises(ClientError, match="host_tokens"):
+            await rig.kv.budget(BudgetRequest(method="h2o", tokens=16, host_tokens=64))
+        assert await rig.kv.budget(BudgetRequest()) == state
+
     async def test_the_default_is_set_and_read(self, start: Start) -> None:
         rig = await start()
         assert (await rig.kv.budget(BudgetRequest())).method == "full"

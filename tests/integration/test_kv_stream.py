@@ -1,6 +1,7 @@
 """KV events over real ZMQ sockets, from a publisher into the index."""
 
 import asyncio
+import time
 from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -53,6 +54,7 @@ class Hearer:
         subscriptions: Subscriptions,
         context: zmq.asyncio.Context,
         snapshot: AskSnapshot | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.index = PrefixIndex()
         tiers = ("gpu", "host", "disk")
@@ -71,6 +73,7 @@ class Hearer:
             partial(ask_again, context),
             snapshot,
             lambda: float(next(stamps)),
+            wall=wall,
         )
         member = subscriptions.add(address, self.stream.received, self.stream.turned)
         self.leave = partial(subscriptions.remove, member)

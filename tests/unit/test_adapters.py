@@ -244,6 +244,8 @@ class TestEndpoint:
         assert len((await ask(engine).get("/ok")).body) == 1000
         with pytest.raises(ProtocolMismatch, match="more than 1000 bytes"):
             await ask(engine).get("/big")
+        answer = await ask(engine).allowing(1001, 1.0).get("/big")
+        assert len(answer.body) == 1001
 
     async def test_follows_no_redirect(self, engines: Any, ask: Ask) -> None:
         engine = await engines("openai", statuses={"/v1/models": 302})

@@ -42,7 +42,9 @@ class FakeBackend:
     state: str = "up"
     incarnation: int = 3
     block_size: int | None = 16
-    candidate: FakeLoad = field(default_factory=FakeLoad)
+    capacity_tokens: int | None = 4096
+    kv_usage: float | None = 0.25
+    load: FakeLoad = field(default_factory=FakeLoad)
 
 
 class FakeFleet:
@@ -176,6 +178,8 @@ class TestState:
             "engine": "vllm",
             "state": "up",
             "block_size": 16,
+            "capacity_tokens": 4096,
+            "kv_usage": 0.25,
             "view": {
                 "source": "mirror",
                 "blocks": 7,
@@ -203,6 +207,10 @@ class TestState:
                 "unpredicted": 96,
             },
             "paid_twice_ratio": 0.32,
+            "cache_killers": [],
+            "warnings": [],
+            "queue": None,
+            "shadow": None,
         }
 
     async def test_ready_follows_the_application(

@@ -8,7 +8,7 @@ from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
-from warmroute.proxy.view.lookup import Ticket
+from warmroute.proxy.view.ticket import Ticket
 from warmroute.proxy.view.track import Track
 from warmroute.proxy.view.trust import Trust
 
@@ -71,6 +71,12 @@ class House:
         self.view.released(ticket, self.now)
         self.index.check_integrity()
         return ticket
+
+
+class Note:
+    """What a record keeps of a request."""
+
+    difference: str | None = None
 
 
 class TestAnnounced:
@@ -153,6 +159,31 @@ class TestDifference:
         house.view.realised(ticket, 16, house.now)
         assert ticket.difference == "evicted"
         assert house.serve(both, 120).difference == "came_later"
+
+    def test_evicted_before_the_answer_and_announced_behind_it(self) -> None:
+        """The event travels on another connection, and is waited for."""
+        house = House()
+        house.announce(3)
+        house.announce(3, seed=5)
+        record = Note()
+        ticket = house.serve(prompt(100), 32)
+        ticket.record = record
+        assert ticket.difference == "unexplained"
+        house.remove(5002)
+        assert ticket.difference == "unexplained"
+        house.remove(2)
+        assert (ticket.difference, record.difference) == ("evicted", "evicted")
+
+    def test_only_what_nothing_explains_in_time_is_held_against_a_view(self) -> None:
+        for is_late in (False, True):
+            house = House()
+            for _ in range(12):
+                house.announce(6)
+                house.serve(prompt(100), 0)
+                if is_late:
+                    house.matched(prompt(100), LONG_AGO_S)
+                house.remove(*range(6))
+            assert bool(house.verdicts) == is_late
 
     def test_a_lie(self) -> None:
         house = House()

@@ -177,6 +177,35 @@ class TestUsage:
         assert result.stdout == "[]\n"
 
 
+class TestInterrupt:
+    @pytest.mark.parametrize("module", ["argparse", "warmroute.proxy.cli"])
+    def test_ctrl_c_while_it_loads_leaves_no_traceback(self, module: str) -> None:
+        """The interrupt comes in the middle of an import."""
+        code = f"""
+import signal, sys
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from warmroute.proxy.entry import main
+sys.exit(main())
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+    def test_ctrl_c_while_commands_are_found_leaves_no_traceback(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(registry: object) -> list[str]:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Registry, "names", interrupt)
+        assert main(["schema"]) == 130
+
+
 class TestDemo:
     @pytest.mark.parametrize(
         ("flags", "complaint"),

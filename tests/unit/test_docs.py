@@ -16,10 +16,14 @@ HEADER = re.compile(r"x-[a-z]+(?:-[a-z]+)+")
 
 
 PAGES = {
+    "bench": "bench.md",
     "demo": "demo.md",
     "doctor": "doctor.md",
     "engine": "embedded-engine.md",
     "replay": "replay.md",
+    "stats": "why.md",
+    "top": "why.md",
+    "why": "why.md",
 }
 
 

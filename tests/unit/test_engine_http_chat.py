@@ -170,6 +170,12 @@ async def test_a_wrong_message_is_refused_by_its_place(
         ({"tools": "f"}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"messages": [{"role": "user", "content": "x" * 99}]}, "messages"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_completion_tokens": 999}, "max_completion_tokens"),
         ({"logprobs": 2}, "logprobs"),
         ({"continue_final_message": True}, "continue_final_message"),
         ({"add_special_tokens": True}, "add_special_tokens"),
@@ -189,3 +195,5 @@ async def test_a_wrong_field_is_refused_by_name(
         status, answer = await served.post(PATH, {"messages": [HI], **fields})
     assert status == 400
     assert answer["error"]["param"] == param
+    if param != "messages":
+        assert param in answer["error"]["message"]

@@ -122,6 +122,8 @@ def test_the_defaults_of_the_command() -> None:
         ("--threads", "0"),
         ("--max-model-len", "1"),
         ("--log-level", "loud"),
+        ("--served-model-name", ""),
+        ("--served-model-name", "good", " "),
         ("--no-such-flag",),
     ],
 )

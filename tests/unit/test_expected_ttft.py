@@ -54,7 +54,7 @@ def candidate(draw: st.DrawFn, speed: SpeedClass) -> Candidate:
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Query, list[Candidate]]:
     speeds = [SpeedClass("one"), SpeedClass("two")]
-    speeds[1].scale = draw(st.floats(0.1, 20))
+    speeds[1].line.scale = draw(st.floats(0.1, 20))
     query = Query(
         draw(st.integers(0, 20_000)),
         100.0,
@@ -82,7 +82,7 @@ def formula(query: Query, one: Candidate) -> tuple[float, float, float]:
         each = (30_000 + depth) / (30_000 + query.depth_tokens)
     miss = (alpha + 0.08 * one.decodes) * each * uncached / one.rate
     tokens = one.context_tokens + query.prompt_tokens
-    itl = one.speed.scale * (6.5e-3 + 25e-6 * (one.requests + 1) + 46e-9 * tokens)
+    itl = one.speed.line.scale * (6.5e-3 + 25e-6 * (one.requests + 1) + 46e-9 * tokens)
     return wait, miss, 0.1 * query.output_tokens * itl
 
 

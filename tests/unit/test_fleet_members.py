@@ -37,7 +37,7 @@ class TestMembership:
         await other.called("/health", 3)
         assert engine.calls["/health"] == asked
         assert rig.names() == ["b"]
-        assert list(rig.load.candidates) == ["b"]
+        assert list(rig.load.candidates) == ["b", "b rank 1"]
         assert {("added", "b"), ("removed", "a")} <= set(rig.events)
 
     async def test_traffic_of_a_removed_backend_harms_nobody(

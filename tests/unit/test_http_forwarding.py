@@ -30,12 +30,13 @@ def lines(
     length: int = 3,
     traceparent: bytes | None = None,
     target: bytes = b"/v1/x?a=b",
+    rank: int | None = None,
 ) -> list[bytes]:
     """Render the head for a backend; the lines without the blank one."""
     given: Headers = [(b"Host", b"proxy:80"), *headers]
     head = RequestHead(method, target, "1.1", given)
     rendered = Forwarding(STRIP, b"http").head_for(
-        head, backend() if to is None else to, PEER, length, traceparent
+        head, backend() if to is None else to, PEER, length, traceparent, rank
     )
     assert rendered.endswith(b"\r\n\r\n")
     assert rendered.count(b"\r\n\r\n") == 1
@@ -45,6 +46,19 @@ def lines(
 def values(rendered: list[bytes], name: bytes) -> list[bytes]:
     pairs = [line.split(b": ", 1) for line in rendered[1:]]
     return [pair[1] for pair in pairs if pair[0].lower() == name.lower()]
+
+
+def test_the_chosen_rank_stands_in_for_the_clients() -> None:
+    """Whether clients may name one or not; each rank has a head of its own."""
+    mine = (b"X-Data-Parallel-Rank", b"7")
+    rendered = lines(mine, rank=1)
+    assert values(rendered, b"x-data-parallel-rank") == [b"1"]
+    head = RequestHead(b"POST", b"/v1/x", "1.1", [(b"Host", b"p"), mine])
+    trusting, to = Forwarding([], b"http"), backend()
+    for rank, expected in ((0, b"0"), (1, b"1"), (None, b"7")):
+        start = trusting.head_for(head, to, PEER, 1, None, rank)
+        found = values(start[:-4].split(b"\r\n"), b"x-data-parallel-rank")
+        assert found == [expected]
 
 
 def test_plain_request_gets_what_the_proxy_adds() -> None:

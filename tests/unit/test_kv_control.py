@@ -70,7 +70,12 @@ class TestRequests:
             ("retain", {"prompt": "x", "ttl_s": 86_401}, "<= 86400"),
             ("flush", {"force": True}, "fields of flush: none"),
             ("policy", {"options": {}}, "give its name"),
+            ("evict", {"messages": [{}] * 16_385}, "length <= 16384"),
+            ("evict", {"messages": [{}], "tools": [{}] * 1025}, "length <= 1024"),
             ("budget", {"tokens": 5}, "needs its method"),
+            ("budget", {"alpha": 4.0}, "needs its method"),
+            ("budget", {"method": "infinigen", "alpha": -1.0}, ">= 0"),
+            ("budget", {"method": "infinigen", "partial": 2.0}, "<= 1"),
             ("budget", {"method": "h2o", "tokens": 5, "share": 0.5}, "give one"),
             ("budget", {"method": "h2o", "share": 1.1}, "<= 1"),
         ],
@@ -85,8 +90,9 @@ class TestRequests:
 
     def test_too_many_hashes_are_refused(self) -> None:
         decode("evict", hashes=list(range(MAX_BLOCKS)))
-        with pytest.raises(ClientError, match="length <= 65536"):
-            decode("evict", hashes=list(range(MAX_BLOCKS + 1)))
+        for count in (MAX_BLOCKS + 1, 1_000_000):
+            with pytest.raises(ClientError, match="length <= 65536"):
+                decode("evict", hashes=list(range(count)))
 
     @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b'"x"', b"[" * 100_000])
     def test_a_body_that_is_no_object_is_refused(self, body: bytes) -> None:

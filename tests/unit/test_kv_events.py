@@ -378,6 +378,11 @@ class TestRefusal:
         with pytest.raises(ConfigError, match="allowed: tcp://"):
             KVEventPublisher(endpoint).start()
 
+    def test_a_host_that_is_not_found_is_refused_with_the_remedy(self) -> None:
+        """ZeroMQ would connect to it for ever, and nobody would be told."""
+        with pytest.raises(EndpointUnusable, match=r"host 'nowhere\.invalid'.*PORT"):
+            KVEventPublisher("tcp://nowhere.invalid:5557").start()
+
     def test_a_taken_address_is_named(self, publisher: Publish) -> None:
         taken = publisher("tcp://*:0", replay_endpoint="tcp://127.0.0.1:0")
         assert taken.replay_endpoint is not None

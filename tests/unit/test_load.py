@@ -199,7 +199,7 @@ class TestHiddenFirstTokens:
         reservation.release(30.0, 500)
         load.refresh(30.0)
         assert a.rate == COLD_RATE
-        assert a.speed.scale == 1.0
+        assert a.speed.line.scale == 1.0
         assert load.query(1, 30.0).output_tokens > COLD_OUTPUT_TOKENS
 
 

@@ -12,6 +12,8 @@ from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.metrics import Exposition, build_registry
+from warmroute.proxy.policy_metrics import PolicyExposition
+from warmroute.proxy.records.exposition import RecordsExposition
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -66,7 +68,7 @@ def heard() -> EventExposition:
     stream: Any = SimpleNamespace(
         track=track, sequencer=sequencer, num_replays=5, lag_s=0.5, status="live"
     )
-    return EventExposition(lambda: {"a": stream})
+    return EventExposition(lambda: {"a": [stream]})
 
 
 def test_kv_events_are_counted() -> None:
@@ -177,7 +179,11 @@ def test_every_metric_is_documented_with_its_type_and_labels() -> None:
         for name, kind, labels in row.findall(DOCS.read_text())
     }
     exposed = {}
+    records = RecordsExposition(lambda: None)
     families = [*exposition(busy_ledger()).collect(), *heard().collect()]
+    families += records.collect()
+    nothing: Any = SimpleNamespace(queue=None, shadow=None)
+    families += PolicyExposition(nothing).collect()
     for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = getattr(family, "_labelnames", ())
@@ -192,3 +198,21 @@ def test_exact_prompts_show_how_they_fare() -> None:
     assert samples["warmroute_tokenizer_parity backend=a model=smol"] == 1
     assert samples["warmroute_tokenizer_parity backend=b model=smol"] == 0
     assert samples["warmroute_prompt_memo_bytes"] == 77
+
+
+def test_no_label_comes_from_a_client() -> None:
+    """Names, ids, paths and kinds that clients make up add no series."""
+
+    def series(num: int) -> set[str]:
+        ledger = busy_ledger()
+        roster = Roster(["a", "b"], ["up", "up"], ["mirror", "mirror"], [0, 1])
+        for at in range(num):
+            decision = Decision(
+                *(f"id-{at}", 1000.0, f"/v1/{at}", f"model-{at}", "exact", 100),
+                *("round_robin", roster, [48, 64], at % 2, f"reason-{at}"),
+            )
+            ledger.open(decision, 15e-6)
+            ledger.settle(decision, status=200, duration_s=1.0, ttft_s=0.3)
+        return set(scrape(ledger))
+
+    assert series(500) == series(2)

@@ -69,6 +69,26 @@ def test_long_prompts_are_cut_into_tiles_without_a_seam(
         np.testing.assert_allclose(found, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("middle", [0.0, 39.0, -39.0, 41.0, 300.0, -300.0])
+def test_the_softmax_is_the_same_with_and_without_a_shift(middle: float) -> None:
+    """Neither large scores overflow nor small ones vanish, masked ones stay 0."""
+    random = np.random.default_rng(5)
+    scores = (middle + random.standard_normal((2, 3, 50))).astype(np.float32)
+    scores[..., -4:] = -np.inf
+    wide = scores.astype(np.float64)
+    wide = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    totals = attention.exponentiate(scores)
+    expected = wide / wide.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(scores / totals[..., None], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 9])
+def test_few_rows_and_many_give_the_same_products(count: int) -> None:
+    ids = draw_ids(count)
+    found = run(MODEL, garbage_store(), Part(ids, one_run(count)), every_row=True)
+    np.testing.assert_allclose(found, NAIVE.logits(ids), **CLOSE)
+
+
 @given(
     length=st.integers(2, 60),
     cuts=st.sets(st.integers(1, 59), max_size=6),

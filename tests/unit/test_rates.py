@@ -5,7 +5,7 @@ import pytest
 from warmroute.policies.routing.base import Candidate
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.policies.routing.rates import COLD_OUTPUT_TOKENS, COLD_RATE
-from warmroute.policies.routing.reservation import SHRINK_S
+from warmroute.policies.routing.samples import SHRINK_S
 
 CLASS = "smol|vllm|cpu"
 
@@ -61,7 +61,7 @@ class TestRates:
         load = FleetLoad()
         a, b = load.add("a", CLASS), load.add("b", CLASS)
         now = 0.0
-        for _ in range(10):
+        for _ in range(3):
             now = prefill(load, a, 4000, now, 0.5)
             now = prefill(load, b, 4000, now, 1.0)
         load.refresh(now)
@@ -155,7 +155,7 @@ class TestInterTokenLatency:
 
     def test_the_class_starts_from_the_published_line(self) -> None:
         a = FleetLoad().add("a", CLASS)
-        assert a.speed.itl_s(2, 10_000) == pytest.approx(6.5e-3 + 50e-6 + 460e-6)
+        assert a.speed.line.itl_s(2, 10_000) == pytest.approx(6.5e-3 + 50e-6 + 460e-6)
         assert a.itl_s == pytest.approx(6.5e-3 + 25e-6)
 
     def test_streams_teach_it_to_the_whole_class(self) -> None:
@@ -163,8 +163,8 @@ class TestInterTokenLatency:
         a, b = load.add("a", CLASS), load.add("b", CLASS)
         for _ in range(60):
             self.stream(load, a, 0.080)
-        assert b.speed.itl_s(1, 1000) == pytest.approx(0.080, rel=0.1)
-        assert load.add("c", "other").speed.scale == 1.0
+        assert b.speed.line.itl_s(1, 1000) == pytest.approx(0.080, rel=0.1)
+        assert load.add("c", "other").speed.line.scale == 1.0
 
     def test_one_stalled_stream_barely_moves_it(self) -> None:
         load = FleetLoad()

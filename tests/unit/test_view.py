@@ -10,7 +10,8 @@ from warmroute.policies.kv.seen import SeenBlocks
 from warmroute.policies.routing.base import Candidate, Query
 from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
-from warmroute.proxy.view.lookup import MAX_BLOCKS, Lookup, Ticket
+from warmroute.proxy.view.lookup import MAX_BLOCKS, Lookup
+from warmroute.proxy.view.ticket import Ticket
 
 ROOT = root_hash("m")
 TEXT_ROOT = root_hash("m", grade="estimated")

@@ -164,6 +164,7 @@ class PrefixCache:
             parent,
             at,
             prompt_blocks=len(request.prompt_ids) // table.block_size,
+            turn=request.turn,
         )
 
     def _append_from_host(self, sequence: Sequence, hashes: list[int]) -> None:

@@ -53,6 +53,7 @@ class GenerationRequest:
             0 the chosen token alone.
         min_tokens: Neither an end token nor a stop string ends a choice before.
         budget: Token budget after the prefill; None takes the engine's default.
+        turn: Turn of the conversation, from 1; block eviction may go by it.
     """
 
     request_id: str
@@ -69,6 +70,7 @@ class GenerationRequest:
     logprobs: int | None = None
     min_tokens: int = 0
     budget: BudgetOptions | None = None
+    turn: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from warmroute.adapters.embedded.engine.contents import BlockContents, KVObserve
 from warmroute.adapters.embedded.engine.host_pages import HostPages, PageStore
 from warmroute.adapters.embedded.engine.options import EngineOptions
 from warmroute.adapters.embedded.engine.prefix_cache import PrefixCache
-from warmroute.policies.eviction.registry import create
+from warmroute.policies.eviction.registry import create, takes
 from warmroute.policies.kv.blocks import root_hash
 from warmroute.policies.kv.pool import BlockPool
 from warmroute.policies.kv.retention import Retention
@@ -17,6 +17,7 @@ from warmroute.policies.kv.retention import Retention
 if TYPE_CHECKING:
     from warmroute.adapters.embedded.budget.options import BudgetOptions
     from warmroute.adapters.embedded.engine.scheduler import Scheduler
+    from warmroute.policies.eviction.base import BlockEviction
 
 RETAINED_SHARE = 0.5
 """Largest share of the blocks that may be retained for later requests."""
@@ -80,9 +81,11 @@ class EngineState:
         self.budget: BudgetOptions | None = options.budget
         self.peak_blocks = 0
         self.contents = BlockContents(observer)
-        eviction = create(options.eviction, options.num_blocks, clock)
         self.pool = BlockPool(
-            options.num_pages, options.block_size, eviction, self.contents
+            options.num_pages,
+            options.block_size,
+            self._eviction(options.eviction),
+            self.contents,
         )
         self.store = store
         self.host: HostPages | None = None
@@ -119,8 +122,13 @@ class EngineState:
             PolicyError: No such policy, or it does not take these options; the old
                 one stays.
         """
-        capacity = self.options.num_blocks
-        self.pool.set_policy(create(name, capacity, self.clock, **options))
+        self.pool.set_policy(self._eviction(name, **options))
+
+    def _eviction(self, name: str, /, **options: object) -> BlockEviction:
+        """Make a policy, and tell it the size of a block if it asks for that."""
+        if takes(name, "block_size"):
+            options = {"block_size": self.options.block_size, **options}
+        return create(name, self.options.num_blocks, self.clock, **options)
 
     def let_go(self) -> int:
         """Retain nothing any more, for a request that cannot run otherwise."""

@@ -14,11 +14,18 @@ from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.config import LlamaConfig
 from warmroute.adapters.embedded.model.reach import Section
 
-TILE_SCORES = 1 << 19
-"""Scores of one tile, all heads together: 2 MiB."""
+TILE_SCORES = 1 << 20
+"""Scores of one tile, all heads together: 4 MiB."""
 
-MAX_TILE = 128
+MAX_TILE = 64
 """Queries of one tile at most."""
+
+SAFE_SCORE = 40.0
+"""Largest score whose exponential needs no shift, in either direction.
+
+float32 holds e^88 and e^-87: sums of e^40 over any context, times any value, stay far
+inside, and so do shares of a row that are worth adding to one of e^-40.
+"""
 
 
 class _Scratch(threading.local):
@@ -88,7 +95,7 @@ class Attention:
         received: F32 | None,
     ) -> None:
         scores = self._scores(queries, sections, visible)
-        totals = _exponentiate(scores)
+        totals = exponentiate(scores)
         if received is not None:
             shares = (1 / totals)[:, None, :] @ scores
             received[:, :visible] += shares[:, 0]
@@ -126,11 +133,20 @@ class Attention:
         return scratch.room[:size].reshape(self._heads, rows, visible)
 
 
-def _exponentiate(scores: F32) -> F32:
-    """Turn *scores* into softmax numerators in place, and return their sums."""
-    scores -= scores.max(axis=-1, keepdims=True)
+def exponentiate(scores: F32) -> F32:
+    """Turn *scores* into softmax numerators in place, and return their sums.
+
+    Rows are shifted only where one of them needs it: what lies within `SAFE_SCORE`
+    of 0 can neither overflow nor vanish, and a pass over all scores is saved.
+
+    Args:
+        scores: ``[..., keys]``, contiguous; each row has a finite score.
+    """
+    highest = scores.max(axis=-1, keepdims=True)
+    if max(highest.max(), -highest.min()) > SAFE_SCORE:
+        scores -= highest
     np.exp(scores, out=scores)
-    totals: F32 = scores.sum(axis=-1)
+    totals: F32 = scores @ np.ones(scores.shape[-1], np.float32)
     return totals
 
 

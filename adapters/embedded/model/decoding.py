@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from warmroute.adapters.embedded.model.arrays import F32, I64
+from warmroute.adapters.embedded.model.attention import exponentiate
 from warmroute.adapters.embedded.model.reach import Reach
 
 
@@ -50,23 +51,20 @@ class DecodeAttention:
         for at, reach in enumerate(self._reaches):
             for keys, section in reach.sections(pair):
                 span = slice(start, start + keys.shape[1])
-                np.matmul(grouped[at], keys.swapaxes(1, 2), out=scores[..., span])
+                np.matvec(keys[:, None], grouped[at], out=scores[..., span])
                 values.append((at, span, section))
                 start = span.stop
         totals = self._exponentiate(scores)
         mixed = np.zeros_like(grouped)
         for at, span, section in values:
-            mixed[at] += scores[..., span] @ section
+            mixed[at] += np.vecmat(scores[..., span], section[:, None])
         mixed /= totals.transpose(2, 0, 1)[..., None]
         out[self._rows] = mixed.reshape(count, -1, width)
 
     def _exponentiate(self, scores: F32) -> F32:
         """Turn *scores* into softmax numerators; return sums ``[.., .., count]``."""
         if len(self._rows) == 1:
-            scores -= scores.max(axis=-1, keepdims=True)
-            np.exp(scores, out=scores)
-            total: F32 = scores.sum(axis=-1, keepdims=True)
-            return total
+            return exponentiate(scores)[..., None]
         highest = np.maximum.reduceat(scores, self._starts, axis=-1)
         scores -= np.repeat(highest, self._lengths, axis=-1)
         np.exp(scores, out=scores)

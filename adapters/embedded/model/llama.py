@@ -18,6 +18,9 @@ from warmroute.adapters.embedded.model.weights import LlamaWeights
 _MLP_ROWS = 64
 """Rows of the MLP's activation at a time: they stay in the processor's cache."""
 
+_FEW_ROWS = 4
+"""Up to here a product a row is faster than one for all, which copies the weights."""
+
 
 class Llama:
     """The model; for one thread at a time, since scratch memory is shared.
@@ -88,16 +91,15 @@ class Llama:
             *x* itself, changed in place.
         """
         weights = self.weights.layers[layer]
-        x += out @ weights.output.T
-        gate_up = self._normed(x) @ weights.gate_up.T
-        x += _activated(gate_up) @ weights.down.T
+        x += _product(out, weights.output)
+        gate_up = _product(self._normed(x), weights.gate_up)
+        x += _product(_activated(gate_up), weights.down)
         return x
 
     def logits(self, x: F32) -> F32:
         """Return ``[n, vocab]`` for the last layer's rows *x* ``[n, hidden]``."""
         normed = self._normed(x) * self.weights.final_gain
-        logits: F32 = np.matmul(normed, self.weights.head.T)
-        return logits
+        return _product(normed, self.weights.head)
 
     def _normed(self, x: F32) -> F32:
         squares = np.vecdot(x, x)
@@ -109,10 +111,19 @@ class Llama:
     def _project(self, layer: int, normed: F32, turns: C64) -> F32:
         """Return ``[T, heads + 2 * kv_heads, d]``, queries and keys turned."""
         config = self.config
-        fused = normed @ self.weights.layers[layer].qkv.T
+        fused = _product(normed, self.weights.layers[layer].qkv)
         heads: F32 = fused.reshape(len(fused), -1, config.head_dim)
         rotate(heads[:, : config.num_heads + config.num_kv_heads], turns)
         return heads
+
+
+def _product(rows: F32, weight: F32) -> F32:
+    """Return *rows* ``[T, inputs]`` times *weight* ``[outputs, inputs]``."""
+    if 1 < len(rows) <= _FEW_ROWS:
+        few: F32 = np.matvec(weight, rows)
+        return few
+    product: F32 = rows @ weight.T
+    return product
 
 
 def _activated(gate_up: F32) -> F32:

@@ -1,9 +1,12 @@
 """``POST /v1/chat/completions``: messages, through a chat template."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from aiohttp import web
+from msgspec import Meta
 
+from warmroute.adapters.embedded.engine.request import MAX_LOGPROBS, EngineRefused
 from warmroute.adapters.embedded.engine.stream import Delta, TokenLogprob
 from warmroute.adapters.embedded.server.answering import Job, answer
 from warmroute.adapters.embedded.server.body import convert_fields, read_object
@@ -22,7 +25,7 @@ class ChatFields(SamplingFields, kw_only=True):
 
     max_completion_tokens: int | None = None
     logprobs: bool = False
-    top_logprobs: int = 0
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] = 0
 
     def wanted_logprobs(self) -> int | None:
         """Return what the engine is asked for.
@@ -116,7 +119,22 @@ class Chat:
             await prompt.encode(self._serving),
             fields.wanted_tokens(),
             fields.wanted_logprobs(),
+            prompt.turn,
         )
         shape = ChatShape(self._serving, fields)
         job = Job(f"chatcmpl-{request_id}", fields, [asked], shape)
-        return await answer(request, self._serving, job)
+        try:
+            return await answer(request, self._serving, job)
+        except EngineRefused as error:
+            raise _in_words_of_chat(error, fields) from error
+
+
+def _in_words_of_chat(error: EngineRefused, fields: ChatFields) -> EngineRefused:
+    """Blame the field that the client sent, not the one that the engine got."""
+    message, param = error.message, error.param
+    if param == "prompt":
+        param = "messages"
+    if fields.max_completion_tokens is not None:
+        message = message.replace("max_tokens", "max_completion_tokens")
+        param = "max_completion_tokens" if param == "max_tokens" else param
+    return EngineRefused(error.code, message, param, error.status)

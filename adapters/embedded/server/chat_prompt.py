@@ -27,6 +27,11 @@ class ChatPrompt(msgspec.Struct, kw_only=True):
     add_special_tokens: bool = False
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    @property
+    def turn(self) -> int:
+        """Return the turn of the conversation, from 1: the user's messages so far."""
+        return max(1, sum(1 for one in self.messages if one.get("role") == "user"))
+
     async def encode(self, serving: Serving) -> list[int]:
         """Return the token ids of the rendered chat.
 

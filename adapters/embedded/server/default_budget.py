@@ -1,8 +1,8 @@
 """The token budget of requests that ask for none."""
 
-from typing import cast
+from msgspec import structs
 
-from warmroute.adapters.embedded.budget.options import BudgetOptions, Method
+from warmroute.adapters.embedded.budget.options import BudgetOptions
 from warmroute.adapters.embedded.engine.state import EngineState
 from warmroute.adapters.kv_control import BudgetState
 from warmroute.adapters.kv_requests import BudgetRequest
@@ -13,12 +13,21 @@ def read_budget(state: EngineState) -> BudgetState:
     budget = state.budget
     if budget is None:
         return BudgetState(method="full")
-    return BudgetState(
+    general = BudgetState(
         method=budget.method,
         tokens=budget.tokens,
         share=budget.share,
         sinks=budget.sinks,
         recent=budget.recent,
+    )
+    if budget.method != "infinigen":
+        return general
+    return structs.replace(
+        general,
+        alpha=budget.alpha,
+        partial=budget.partial,
+        host_tokens=budget.host_tokens,
+        victims=budget.victims,
     )
 
 
@@ -28,11 +37,10 @@ def change_budget(state: EngineState, request: BudgetRequest) -> BudgetState:
     Raises:
         ClientError: There is no such method, or a number does not go with it.
     """
-    state.budget = BudgetOptions(
-        method=cast(Method, request.method),
-        tokens=request.tokens,
-        share=request.share,
-        sinks=request.sinks,
-        recent=request.recent,
-    )
+    given = {
+        field: value
+        for field, value in structs.asdict(request).items()
+        if value is not None
+    }
+    state.budget = BudgetOptions(**given)
     return read_budget(state)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from socket import getaddrinfo
 
 import zmq
 
@@ -121,6 +122,7 @@ class KVSockets:
             socket.setsockopt(zmq.IPV6, 1)
         try:
             if not binds:
+                _check_host(endpoint)
                 socket.connect(endpoint)
                 return endpoint
             socket.bind(endpoint.replace("//*:", f"//{self._interface}:"))
@@ -130,6 +132,21 @@ class KVSockets:
             return endpoint
         port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
         return f"{endpoint.rpartition(':')[0]}:{port}"
+
+
+def _check_host(endpoint: str) -> None:
+    """Refuse a host that has no address: ZeroMQ would try again in silence."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if not endpoint.startswith("tcp://") or not host or ";" in host:
+        return
+    try:
+        getaddrinfo(host, None)
+    except OSError as error:
+        raise EndpointUnusable(
+            f"KV events endpoint {endpoint!r}: host {host!r} is not found "
+            f"({error.strerror}); name a host that subscribers bind on, or publish "
+            f"from here on tcp://*:PORT"
+        ) from error
 
 
 def _refused(endpoint: str, error: zmq.ZMQError) -> WarmrouteError:

@@ -156,19 +156,10 @@ class EngineKVControl:
 
     async def policy(self, request: PolicyRequest) -> PolicyState:
         """Read or change the block eviction policy."""
-        name = request.name
-        if name is not None:
-            options = request.options or {}
-            try:
-                await self._call(lambda state: state.set_eviction(name, **options))
-            except PolicyError as error:
-                raise ClientError(400, "kv_policy_invalid", str(error)) from error
-            self._options = options
-        return PolicyState(
-            name=await self._call(lambda state: state.pool.policy.name),
-            options=self._options,
-            available=evictions.names(),
-        )
+        try:
+            return await self._call(partial(self._put_policy, request=request))
+        except PolicyError as error:
+            raise ClientError(400, "kv_policy_invalid", str(error)) from error
 
     async def budget(self, request: BudgetRequest) -> BudgetState:
         """Read or change the default token budget of new requests."""
@@ -177,6 +168,18 @@ class EngineKVControl:
         if request.method is None:
             return await self._call(read_budget)
         return await self._call(lambda state: change_budget(state, request))
+
+    def _put_policy(self, state: EngineState, request: PolicyRequest) -> PolicyState:
+        # In one go, so that of two changes at once each answers with its own.
+        if request.name is not None:
+            options = request.options or {}
+            state.set_eviction(request.name, **options)
+            self._options = options
+        return PolicyState(
+            name=state.pool.policy.name,
+            options=self._options,
+            available=evictions.names(),
+        )
 
     @property
     def _has_host(self) -> bool:

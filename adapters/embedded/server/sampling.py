@@ -60,6 +60,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         prompt_ids: list[int],
         max_tokens: int | None,
         logprobs: int | None,
+        turn: int = 1,
     ) -> GenerationRequest:
         """Return what the engine is asked for one prompt.
 
@@ -81,6 +82,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             logprobs=logprobs,
             min_tokens=self.min_tokens,
             budget=read_budget(self.kv_budget),
+            turn=turn,
         )
 
 

@@ -51,7 +51,7 @@ class Engine(EngineView):
     async def start(self) -> None:
         """Launch the process; does not wait until it serves."""
         command = serve_command(self._options, self._port, f"kv-{self.name}")
-        await self._child.start(command, {**os.environ, **_environ(self._options)})
+        await self._child.start(command, {**os.environ, **serve_environ(self._options)})
 
     async def ready(self, step: Step) -> None:
         """Wait until the engine serves, ticking *step*.
@@ -123,7 +123,8 @@ async def running_engines(
         await asyncio.gather(*(engine.stop() for engine in engines))
 
 
-def _environ(options: EngineOptions) -> Mapping[str, str]:
+def serve_environ(options: EngineOptions) -> Mapping[str, str]:
+    """Return the variables that an engine needs, one thread among them."""
     path = f"{options.environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     return {
         "PATH": path,

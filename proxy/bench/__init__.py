@@ -1,0 +1,1 @@
+"""What warmroute costs on this machine, and what an engine's steps cost."""

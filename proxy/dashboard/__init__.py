@@ -1,0 +1,1 @@
+"""The dashboard: its page, and what keeps an open page up to date."""

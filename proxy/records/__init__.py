@@ -1,0 +1,1 @@
+"""Access records: a line a request, for replays; never any text of a prompt."""

@@ -1,0 +1,104 @@
+"""What one publisher has sent, in order, on its way into the index."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from warmroute.adapters.kv_events.wire import Batch, Cleared, Event, cut, decode
+from warmroute.policies.errors import ProtocolMismatch
+from warmroute.proxy.view.track import Track
+
+Message = bytes | Batch | Iterator[Batch]
+
+_LARGE_BYTES = 32 << 10
+_MAX_BLOCKS = 512
+_MAX_LAG_S = 1e6
+
+
+class Intake:
+    """Messages that are next, entered a piece at a time.
+
+    A piece holds the event loop for a millisecond at most: a large batch is entered
+    event by event, and a long event some blocks at a time.
+
+    Args:
+        track: Where the blocks go.
+        stamp: Returns a stamp that is greater than all before.
+        wall: Seconds of the wall clock.
+
+    Attributes:
+        lag_s: Age of the newest batch when it was entered; None before the first.
+    """
+
+    __slots__ = ("_pieces", "_stamp", "_wall", "lag_s", "track")
+
+    def __init__(
+        self,
+        track: Track,
+        stamp: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.track = track
+        self._stamp = stamp
+        self._wall = wall
+        self._pieces: deque[Message] = deque()
+        self.lag_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Intake [{len(self._pieces)} pieces]>"
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Take what is next; nothing is entered yet."""
+        self._pieces.extend(messages)
+
+    def wipe(self) -> None:
+        """Forget what waits, and all that was entered."""
+        self._pieces.clear()
+        self.track.wipe(self._stamp())
+
+    def enter(self) -> None:
+        """Enter the next piece."""
+        message = self._pieces.popleft()
+        if isinstance(message, bytes):
+            self._enter_bytes(message)
+        elif isinstance(message, Batch):
+            self.track.apply(message, self._stamp())
+        elif (batch := next(message, None)) is not None:
+            self.track.apply(batch, self._stamp())
+            self._pieces.appendleft(message)
+
+    def _enter_bytes(self, message: bytes) -> None:
+        if len(message) > _LARGE_BYTES and len(pieces := cut(message)) > 1:
+            self._pieces.extendleft(reversed(pieces))
+            return
+        try:
+            batch = decode(message)
+        except ProtocolMismatch:
+            self.track.num_skipped += 1
+            return
+        if batch.timestamp:
+            self.lag_s = min(max(0.0, self._wall() - batch.timestamp), _MAX_LAG_S)
+        if len(message) > _LARGE_BYTES:
+            self._pieces.extendleft(reversed(list(_short(batch))))
+        else:
+            self.track.apply(batch, self._stamp())
+
+
+def _short(batch: Batch) -> Iterator[Batch]:
+    """Cut the long events of a batch into batches of their own."""
+    for event in batch.events:
+        for part in _parts(event):
+            yield Batch(batch.timestamp, [part], batch.dp_rank)
+    if batch.num_skipped:
+        yield Batch(batch.timestamp, [], batch.dp_rank, batch.num_skipped)
+
+
+def _parts(event: Event) -> Iterator[Event]:
+    if isinstance(event, Cleared) or len(event.block_hashes) <= _MAX_BLOCKS:
+        yield event
+        return
+    for first in range(0, len(event.block_hashes), _MAX_BLOCKS):
+        yield event.part(first, first + _MAX_BLOCKS)

@@ -1,0 +1,185 @@
+"""Print how fast KV events are taken in, and how long decisions take meanwhile.
+
+    python tests/bench/ingest.py [--blocks 4000000] [--rate BLOCKS_A_SECOND] [--compare]
+
+A publisher in a process of its own floods a real ZMQ socket with events of 64 new
+blocks of 16 tokens, ten events a batch; here one event loop receives, decodes, hashes
+anew and enters them, and decides every 5 ms about a prompt of 2,048 blocks over eight
+backends. A decision's time counts from when it was due, so it holds the wait for the
+loop. With ``--rate 0`` the publisher is as fast as it can be. Figures of different
+machines do not compare.
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import resource
+import time
+from array import array
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from warmroute.adapters.kv_events.address import EventAddress
+from warmroute.adapters.kv_events.socket import ask_again
+from warmroute.adapters.kv_events.subscriptions import Subscriptions
+from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.routing.base import Candidate, Query, build
+from warmroute.proxy.process import find_loop, tune_collector
+from warmroute.proxy.prompt import Piece, Prompt
+from warmroute.proxy.view import View
+from warmroute.proxy.view.stream import Stream
+from warmroute.proxy.view.track import Track
+
+BLOCK, CHAIN, EVENTS = 16, 64, 10
+ROOT = 1
+EVERY_S = 0.005
+PROMPT_BLOCKS = 2_048
+
+
+def payload(number: int) -> bytes:
+    """Make a batch of ten chains that nobody has sent before."""
+    events = []
+    for chain in range(number * EVENTS, (number + 1) * EVENTS):
+        first = chain * CHAIN
+        tokens = [(chain * 7919 + at * 31) % 128_000 for at in range(CHAIN * BLOCK)]
+        events.append(
+            {
+                "type": "BlockStored",
+                "block_hashes": [
+                    (first + at) * 0x9E3779B97F4A7C15 % 2**64 for at in range(CHAIN)
+                ],
+                "parent_block_hash": None,
+                "token_ids": tokens,
+                "block_size": BLOCK,
+                "medium": "GPU",
+                "group_idx": 0,
+            }
+        )
+    return msgspec.msgpack.encode([time.time(), events, 0])
+
+
+def publish(
+    num_batches: int, rate: float, pipe: "multiprocessing.connection.Connection"
+) -> None:
+    """Send all batches, at a rate or at once, when told to begin."""
+    payloads = [payload(number) for number in range(num_batches)]
+    socket = zmq.Context.instance().socket(zmq.PUB)
+    socket.sndhwm = 0
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    pipe.send(port)
+    pipe.recv()
+    start = time.monotonic()
+    for number, one in enumerate(payloads):
+        if rate:
+            due = start + number * EVENTS * CHAIN / rate
+            time.sleep(max(0.0, due - time.monotonic()))
+        socket.send_multipart([b"", number.to_bytes(8, "big"), one])
+    pipe.recv()
+
+
+class Decisions:
+    """Decide about one prompt again and again, and note how late each was done."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.late_s: list[float] = []
+        self.policy = build("expected_ttft", {})
+        self.candidates = [Candidate(f"b{number}") for number in range(8)]
+        for candidate in self.candidates:
+            view.add_backend(candidate.name)
+        tokens = array("I", range(PROMPT_BLOCKS * BLOCK))
+        piece = Piece(len(tokens), ROOT, tokens, None)
+        self.prompt = Prompt("completion", "m", "exact", (piece,), len(tokens))
+
+    def decide(self, due: float) -> None:
+        self.view.match(self.prompt, self.candidates, 4.0, time.monotonic())
+        query = Query(len(self.prompt.pieces[0].tokens or ()), time.monotonic())
+        self.policy.choose(query, self.candidates)
+        now = time.monotonic()
+        self.late_s.append(now - due)
+        due = max(now, due + EVERY_S)
+        asyncio.get_running_loop().call_at(due, self.decide, due)
+
+
+async def ingest(num_batches: int, rate: float, cap: int) -> None:
+    """Take in what a publisher sends, and print what it cost."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=publish, args=(num_batches, rate, theirs), daemon=True
+    )
+    process.start()
+    port = await asyncio.to_thread(ours.recv)
+    index = PrefixIndex(cap)
+    view = View(index)
+    decisions = Decisions(view)
+    tiers = view.announce("b0", dict)
+    track = Track(
+        index, tiers, lambda lora, salt: ROOT, partial(view.heard, "b0"), lambda: None
+    )
+    context = zmq.Context()
+    address = EventAddress(f"tcp://127.0.0.1:{port}")
+    again = partial(ask_again, zmq.asyncio.Context.shadow(context))
+    stream = Stream("b0", address, track, again, None, view.stamp)
+    subscriptions = Subscriptions(context)
+    subscriptions.add(address, stream.received, lambda: None, lambda: stream.is_full)
+    tune_collector()
+    await asyncio.sleep(0.5)
+    decisions.decide(time.monotonic())
+    ours.send(None)
+    while stream.seq is None:  # noqa: ASYNC110 - a stream has no event to wait for
+        await asyncio.sleep(0.001)
+    start, cpu = time.monotonic(), time.thread_time()
+    decisions.late_s.clear()
+    num_stored = 0
+    while num_stored < num_batches * EVENTS and stream.sequencer.num_gaps == 0:
+        await asyncio.sleep(0.02)
+        num_stored = track.num_events["stored"]
+    taken, cpu = time.monotonic() - start, time.thread_time() - cpu
+    ours.send(None)
+    report(num_stored * CHAIN, taken, cpu, decisions.late_s, index, stream)
+    subscriptions.close()
+    context.destroy(linger=0)
+
+
+def report(
+    num_blocks: int,
+    taken_s: float,
+    cpu_s: float,
+    late_s: Sequence[float],
+    index: PrefixIndex,
+    stream: Stream,
+) -> None:
+    late = sorted(late_s)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(
+        f"{num_blocks:,} blocks in {taken_s:.2f} s: {num_blocks / taken_s:,.0f}/s, "
+        f"{num_blocks / cpu_s:,.0f}/s of one core's time"
+    )
+    print(
+        f"{len(late):,} decisions meanwhile: p50 {1e3 * late[len(late) // 2]:.2f} ms, "
+        f"p99 {1e3 * late[len(late) * 99 // 100]:.2f} ms, max {1e3 * late[-1]:.2f} ms"
+    )
+    print(
+        f"index: {index.num_blocks:,} blocks, {index.num_bytes:,} of "
+        f"{index.max_bytes:,} bytes; process at most {grown:,} MiB; "
+        f"gaps {stream.sequencer.num_gaps}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=2_000_000)
+    parser.add_argument("--rate", type=float, default=0, help="blocks/s; 0: no limit")
+    parser.add_argument("--cap-mib", type=int, default=1536)
+    chosen = parser.parse_args()
+    num_batches = chosen.blocks // (EVENTS * CHAIN)
+    with asyncio.Runner(loop_factory=find_loop()) as runner:
+        runner.run(ingest(num_batches, chosen.rate, chosen.cap_mib << 20))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Events are entered in short pieces, in order, and streams take turns."""
+
+import asyncio
+from array import array
+from collections import deque
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute.adapters.kv_events.wire import Removed, Stored, cut, decode
+from warmroute.policies.kv.blocks import hash_tokens
+from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.proxy.view.intake import Intake
+from warmroute.proxy.view.track import Track
+from warmroute.proxy.view.turns import Turns
+
+SIZE = 4
+
+
+def stored(first: int, count: int, parent: int | None = None) -> Stored:
+    keys = list(range(first, first + count))
+    tokens = [key for key in keys for _ in range(SIZE)]
+    extra = [None] * count
+    return Stored(keys, parent, tokens, SIZE, medium="GPU", extra_keys=extra)
+
+
+def packed(*events: object, time: float = 1.5) -> bytes:
+    return msgspec.msgpack.encode([time, list(events), 3])
+
+
+class Rig:
+    """One intake with its index; the stamps count the batches entered."""
+
+    def __init__(self) -> None:
+        self.index = PrefixIndex()
+        tiers = {one: self.index.add_holder("a", one) for one in ("gpu", "host")}
+        tiers["disk"] = self.index.add_holder("a", "disk")
+        self.num_entered = 0
+        track = Track(self.index, tiers, lambda *_: 1, lambda _: None, lambda: None)
+        self.intake = Intake(track, self.stamp, wall=lambda: 2.0)
+
+    def stamp(self) -> float:
+        self.num_entered += 1
+        return float(self.num_entered)
+
+    def matched(self, count: int) -> int:
+        tokens = array("I", [key for key in range(1, count + 1) for _ in range(SIZE)])
+        return self.index.match(hash_tokens(tokens, SIZE, 1)).gpu[0]
+
+    def enter_all(self) -> int:
+        """Enter everything; returns how many pieces that took."""
+        num_pieces = 0
+        while self.intake:
+            self.intake.enter()
+            num_pieces += 1
+        return num_pieces
+
+
+def test_a_small_batch_is_one_piece() -> None:
+    rig = Rig()
+    rig.intake.add([packed(stored(1, 3), stored(4, 2, 3))])
+    assert (rig.enter_all(), rig.matched(5), rig.intake.lag_s) == (1, 5, 0.5)
+
+
+def test_a_large_batch_is_entered_event_by_event() -> None:
+    events = [stored(at, 100, at - 1 or None) for at in range(1, 6001, 100)]
+    rig = Rig()
+    rig.intake.add([packed(*events), packed(Removed([6000], "GPU"))])
+    assert rig.enter_all() > len(events)
+    assert rig.num_entered == len(events) + 1
+    assert rig.matched(6000) == 5999
+    rig.index.check_integrity()
+
+
+def test_a_long_event_is_entered_some_blocks_at_a_time() -> None:
+    rig = Rig()
+    rig.intake.add([packed(stored(1, 20_000))])
+    rig.enter_all()
+    assert rig.num_entered == 40
+    assert rig.matched(20_000) == 20_000
+    rig.intake.add([packed(Removed(list(range(20_000, 5_000, -1)), "GPU"))])
+    rig.enter_all()
+    assert (rig.num_entered, rig.matched(20_000)) == (70, 5_000)
+
+
+def test_what_is_unreadable_is_counted_whatever_its_size() -> None:
+    rig = Rig()
+    good = msgspec.to_builtins(stored(1, 2))
+    rig.intake.add([b"\xff", b"\xff" * 100_000, packed(good, {"type": "x" * 60_000})])
+    rig.enter_all()
+    assert (rig.intake.track.num_skipped, rig.matched(2)) == (3, 2)
+
+
+def test_a_wipe_takes_what_waits_as_well() -> None:
+    rig = Rig()
+    rig.intake.add([packed(stored(1, 3))])
+    rig.enter_all()
+    rig.intake.add([packed(stored(4, 1, 3))])
+    rig.intake.wipe()
+    assert (len(rig.intake), rig.matched(4)) == (0, 0)
+
+
+@given(
+    st.lists(st.integers(1, 5), max_size=8),
+    st.sampled_from([None, 0, 7]),
+    st.floats(0, 2e9),
+)
+def test_the_pieces_of_a_batch_say_what_it_says(
+    counts: list[int], rank: int | None, time: float
+) -> None:
+    events = [stored(10 * at, count) for at, count in enumerate(counts)]
+    payload = msgspec.msgpack.encode([time, events, rank])
+    pieces = [decode(one) for one in cut(payload)]
+    assert [event for one in pieces for event in one.events] == events
+    assert {(one.timestamp, one.dp_rank) for one in pieces} <= {(time, rank)}
+
+
+def test_no_batch_is_left_as_it_is() -> None:
+    assert cut(b"\xc1") == [b"\xc1"]
+
+
+class Digger:
+    """Work that takes one tick of a clock a step."""
+
+    def __init__(self, name: str, steps: int, diary: "Diary") -> None:
+        self.name = name
+        self.steps = steps
+        self.diary = diary
+
+    def work(self, until: float) -> bool:
+        while self.steps:
+            self.steps -= 1
+            self.diary.append(self.name)
+            self.diary.now += 0.0004
+            if self.diary.now > until:
+                break
+        return self.steps > 0
+
+
+class Diary(deque[str]):
+    """What happened, on a clock that only work moves."""
+
+    now = 0.0
+
+
+async def test_streams_take_turns_and_requests_run_in_between() -> None:
+    diary = Diary()
+    turns = Turns(clock=lambda: diary.now)
+    a, b = Digger("a", 6, diary), Digger("b", 2, diary)
+    for one in (a, b, a):
+        turns.ask(one)
+    while a.steps or b.steps:
+        diary.append("request")
+        await asyncio.sleep(0)
+    text = " ".join(diary)
+    assert text == "request a a a request b b a request a a"
+
+
+async def test_who_leaves_does_no_more_work() -> None:
+    diary = Diary()
+    turns = Turns(clock=lambda: diary.now)
+    for one in (a := Digger("a", 9, diary), Digger("b", 1, diary)):
+        turns.ask(one)
+    turns.leave(a)
+    await asyncio.sleep(0)
+    assert list(diary) == ["b"]
+    assert repr(turns) == "<Turns [0 waiting]>"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_part_of_blocks_hangs_behind_the_one_before(count: int) -> None:
+    whole = stored(5, 6, 4)
+    parts = [whole.part(at, at + count) for at in range(0, 6, count)]
+    assert [one.parent_block_hash for one in parts] == list(range(4, 10, count))
+    assert all(one.is_sound for one in parts)
+    assert all(len(one.extra_keys or ()) == count for one in parts)
