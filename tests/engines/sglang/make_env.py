@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "01_two_vllm"))
 
-from two_vllm.command import run_logged  # noqa: E402
-from two_vllm.environment import (  # noqa: E402
+from two_vllm.command import run_logged
+from two_vllm.environment import (
     cache_folder,
     is_ready,
     locked,
@@ -24,7 +24,7 @@ from two_vllm.environment import (  # noqa: E402
     mark_ready,
 )
 
-from warmroute.proxy.demo.progress import Step  # noqa: E402
+from warmroute.proxy.demo.progress import Step
 
 SGLANG_VERSION = "0.5.23"
 _TORCH = "torch==2.13.0+cpu"
