@@ -36,6 +36,7 @@ class SGLangOptions:
     folder: Path
     pool_tokens: int = 4096
     page_size: int = PAGE
+    context_length: int = 4096
     arguments: Sequence[str] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
 
@@ -124,7 +125,7 @@ class SGLangEngine:
             *("--enable-cache-report", "--enable-metrics"),
             f"--page-size={options.page_size}",
             f"--max-total-tokens={options.pool_tokens}",
-            "--context-length=4096",
+            f"--context-length={options.context_length}",
             "--max-running-requests=8",
             f"--kv-events-config={json.dumps(events)}",
             *options.arguments,
