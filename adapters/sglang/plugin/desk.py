@@ -52,7 +52,7 @@ class TreeControl:
     def _answer(self, ticket: int, verb: str, arguments: Arguments) -> Answer:
         if not verb:
             return self._jobs.go_on(ticket)
-        fault = self._faults.get(verb)
+        fault = self._faults.get("restore" if verb == "restorable" else verb)
         if fault is not None:
             return refusal(unsupported(verb, fault))
         generate = self._verbs.get(verb)

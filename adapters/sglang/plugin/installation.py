@@ -94,6 +94,8 @@ def tree_fault(cache: Any) -> str | None:
         return "the model caches more than full attention (allowed: that alone)"
     if getattr(cache, "is_write_back", False):
         return "--hicache-write-policy is write_back (allowed: write_through)"
+    if not hasattr(core.components[0], "session_ref_eviction_strategy"):
+        return "who orders victims is kept somewhere unknown"
     for name, wanted in _SHAPES.items():
         found = tuple(inspect.signature(getattr(core, name)).parameters)
         if found != wanted:

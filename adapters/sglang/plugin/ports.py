@@ -53,6 +53,8 @@ class Core(Protocol):
     evictable_device_leaves: set[Node]
     evictable_host_leaves: set[Node]
     eviction_strategy: Any
+    components: Sequence[Any]
+    enable_session_radix_cache: bool
     _node_arena: MutableMapping[int, Node]
 
     def inc_full_pin(self, node_id: int) -> None:

@@ -55,7 +55,8 @@ class RankedStrategy:
 class Ranking:
     """Read and change who is evicted first.
 
-    SGLang asks its strategy anew at each eviction, so a change holds from the next one.
+    SGLang builds its queue of victims anew at each eviction, so a change holds from the
+    next one. Only who orders it has to be looked up again.
 
     Args:
         core: The tree, whose strategy is wrapped.
@@ -100,7 +101,7 @@ class Ranking:
         except (TypeError, ValueError) as error:
             raise PolicyError(f"eviction policy {name}: {error}") from error
         self._ranked = None
-        self._core.eviction_strategy = inner
+        self._put(inner)
         self.name, self.options = name, options
 
     def demote(self, nodes: Iterable[Node]) -> None:
@@ -108,7 +109,13 @@ class Ranking:
         ranked = self._ranked
         if ranked is None:
             ranked = self._ranked = RankedStrategy(self._core.eviction_strategy)
-            self._core.eviction_strategy = ranked
+            self._put(ranked)
         ranked.forget(self._core._node_arena)
         for node in nodes:
             ranked.demote(node)
+
+    def _put(self, strategy: Strategy) -> None:
+        self._core.eviction_strategy = strategy
+        for component in self._core.components:
+            if not self._core.enable_session_radix_cache:
+                component.session_ref_eviction_strategy = None

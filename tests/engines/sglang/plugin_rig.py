@@ -28,6 +28,7 @@ def with_plugin(options: SGLangOptions, site: Path, **environ: str) -> SGLangOpt
         context_length=2048,
         environ={
             "PYTHONPATH": os.pathsep.join(paths),
+            "TMPDIR": str(site.parent),
             "SGLANG_PLUGINS": "warmroute",
             "WARMROUTE_KV_TOKEN": TOKEN,
             "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
@@ -41,9 +42,17 @@ class PluginEngine(SGLangEngine):
 
     def __init__(self, options: SGLangOptions, http: aiohttp.ClientSession) -> None:
         super().__init__(options, http)
+        self.token = TOKEN
+        self.temporary = options.environ["TMPDIR"]
         headers = {"Authorization": f"Bearer {TOKEN}"}
         self.door = Endpoint(http, self.url, headers, 60, max_bytes=1 << 26)
         self.control = KVControlClient(self.door)
+
+    @property
+    def socket(self) -> Path:
+        """Where server and scheduler meet."""
+        (path,) = Path(self.temporary).glob("warmroute-sglang-*/scheduler")
+        return path
 
     async def kv(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Perform a verb, which must succeed."""
