@@ -98,7 +98,10 @@ async def a_vllm(folder: Path) -> AsyncIterator[tuple[Recorded, Any]]:
     environment = ensure_environment()
     base = EngineOptions(environment, ensure_tiny(environment), "tiny", 64)
     site = vllm.link_package(folder / "site")
-    one = vllm.PluginOptions("recorded", folder, site, num_blocks=_POOL_TOKENS // 32)
+    pool = _POOL_TOKENS // vllm.BLOCK
+    one = vllm.PluginOptions(
+        "recorded", folder, site, num_blocks=pool, max_model_len=1024
+    )
     async with vllm.running(base, [one]) as (engine,):
         with EventStream(engine.events):
             yield engine, engine.kv

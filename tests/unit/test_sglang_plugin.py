@@ -172,6 +172,19 @@ def test_a_snapshot_tells_parents_depths_references_and_contents() -> None:
     ]
 
 
+def test_a_long_node_is_told_in_slices_as_one_chain() -> None:
+    rig = Rig()
+    tokens = list(range(700))
+    rig.core.insert(tokens)
+    rig.core.insert([*tokens[:300], 5, 5])
+    rows = rig.ask("snapshot", token_ids=True)["rows"]
+    told = {row[0]: row for row in rows}
+    keys = keys_of(tokens)
+    assert [told[key][1] for key in keys] == [None, *keys[:-1]]
+    assert [token for key in keys for token in told[key][5]] == tokens
+    assert len(rows) == 351
+
+
 def test_a_prefix_is_locked_to_the_page_and_let_go_when_due() -> None:
     rig = Rig()
     rig.core.insert(CHAIN)

@@ -50,20 +50,19 @@ _SHAPES = {
 
 
 def install(scheduler: Any) -> Desk:
-    """Return the desk of a scheduler that is about to take its first turn."""
+    """Return the desk of a scheduler that is about to take its first turn.
+
+    Never raises: what fails is logged, and then nobody is served.
+    """
     try:
-        fault = engine_fault(scheduler)
-        control = (
-            _control(scheduler)
-            if fault is None
-            else DeafControl(f"{UNSUPPORTED}{fault}")
-        )
+        path = os.environ.get(SOCKET_VARIABLE) if _is_first(scheduler) else None
+        sleeper = getattr(scheduler, "idle_sleeper", None)
+        desk = Desk(_made_or_deaf(scheduler), path, sleeper)
     except Exception as error:
         logger.exception("warmroute: KV control is off")
-        control = DeafControl(f"{UNSUPPORTED}the plugin failed to start: {error!r}")
-    path = os.environ.get(SOCKET_VARIABLE) if _is_first(scheduler) else None
-    logger.info("warmroute: KV control is %r", control)
-    return Desk(control, path, getattr(scheduler, "idle_sleeper", None))
+        desk = Desk(DeafControl(f"{UNSUPPORTED}{error!r}"), None, None)
+    logger.info("warmroute: KV control is %r", desk)
+    return desk
 
 
 def engine_fault(scheduler: Any) -> str | None:
@@ -127,6 +126,17 @@ def retained_share(text: str) -> float:
         text[:40],
     )
     return 0.0
+
+
+def _made_or_deaf(scheduler: Any) -> TreeControl | DeafControl:
+    try:
+        fault = engine_fault(scheduler)
+        if fault is None:
+            return _control(scheduler)
+        return DeafControl(f"{UNSUPPORTED}{fault}")
+    except Exception as error:
+        logger.exception("warmroute: the plugin failed to start")
+        return DeafControl(f"{UNSUPPORTED}the plugin failed to start: {error!r}")
 
 
 def _control(scheduler: Any) -> TreeControl:

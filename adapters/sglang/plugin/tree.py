@@ -50,9 +50,15 @@ class Tree:
 
     def keys(self, node: Node) -> list[int]:
         """Return the key of each page of a node, as events name them, unsigned."""
+        return self.keys_named(*self.names(node))
+
+    def names(self, node: Node) -> tuple[Sequence[str], bytes | None]:
+        """Return what `keys_named` makes a node's keys of; neither ever changes."""
         recorder = self.core.kv_events
-        hashes = recorder._node_event_hash_values(node)
-        seed = recorder._namespace_seed(node)
+        return recorder._node_event_hash_values(node), recorder._namespace_seed(node)
+
+    def keys_named(self, hashes: Sequence[str], seed: bytes | None) -> list[int]:
+        """Return the keys of pages by their names."""
         if seed is None:
             return [int(one[:_DIGITS], 16) for one in hashes]
         signed = (_signed(int(one[:_DIGITS], 16)) for one in hashes)
