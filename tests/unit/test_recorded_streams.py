@@ -41,9 +41,10 @@ class Recording:
         self._at = 0
 
     def play(self, last_seq: int | None) -> None:
-        """Apply the batches up to *last_seq*."""
+        """Apply the batches up to *last_seq*; None is before the first."""
         batches = self.told["batches"]
-        while self._at < len(batches) and batches[self._at][0] <= (last_seq or 0):
+        last = -1 if last_seq is None else last_seq
+        while self._at < len(batches) and batches[self._at][0] <= last:
             seq, payload = batches[self._at]
             batch = decode(payload)
             assert batch.num_skipped == 0
