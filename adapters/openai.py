@@ -14,7 +14,7 @@ from warmroute.adapters.base import (
     ModelCard,
     Snapshot,
 )
-from warmroute.adapters.kv_client import KVControlClient
+from warmroute.adapters.kv_client import NoKVControl
 from warmroute.adapters.remedies import GENERAL
 from warmroute.policies.errors import ProtocolMismatch
 
@@ -85,8 +85,8 @@ class OpenAIAdapter:
         return None
 
     def kv_control(self, endpoint: Endpoint) -> KVControl:
-        """Return the levers behind ``/warmroute/kv``, where that is offered."""
-        return KVControlClient(endpoint)
+        """Return none: a server of unknown kind is not asked for them."""
+        return NoKVControl(endpoint)
 
     def remedy(self, lack: Lack, version: str | None) -> str:
         """Return the engine's own remedy, or one for any engine."""

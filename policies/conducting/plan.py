@@ -152,12 +152,10 @@ class Plan:
 
     def _find(self, turn: Turn) -> Talk | None:
         """Return the conversation that a request goes on with."""
-        items = self._items
-        if turn.tail in items:
-            return _as_talk(items[turn.tail])
-        for tail in turn.ends:
-            if tail in items:
-                return _as_talk(items[tail])
+        for tail in (turn.tail, *turn.ends):
+            found = self._items.get(tail)
+            if isinstance(found, Talk):
+                return found
         return None
 
     def _go_on(self, talk: Talk, turn: Turn) -> None:
@@ -291,10 +289,6 @@ class Plan:
             return True
         most = self.retained_share * (pool.capacity or 0)
         return pool.held + item.own_tokens <= most
-
-
-def _as_talk(item: Item) -> Talk | None:
-    return item if isinstance(item, Talk) else None
 
 
 def _because(what: str, index: float, other: float) -> str:

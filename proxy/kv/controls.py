@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from warmroute.adapters.endpoint import MAX_ANSWER_BYTES
 from warmroute.adapters.kv_control import VERBS, KVControl
 from warmroute.adapters.kv_requests import Request
 from warmroute.policies.errors import (
@@ -24,6 +23,7 @@ CALL_S = 30.0
 
 UNASKED = "the engine has not been asked yet"
 _AGAIN_S = 5.0
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024  # a snapshot of a large pool, with its tokens
 
 Verbs = Mapping[str, bool | str]
 
@@ -81,7 +81,7 @@ class Controls:
                 "kv_verb_unsupported",
                 f"the adapter {backend.adapter.name!r} offers no KV control",
             )
-        control: KVControl = make(endpoint.allowing(MAX_ANSWER_BYTES, CALL_S))
+        control: KVControl = make(endpoint.allowing(_MAX_ANSWER_BYTES, CALL_S))
         return control
 
     def facts(self, name: str) -> Verbs:

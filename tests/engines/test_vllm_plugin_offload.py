@@ -146,7 +146,11 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 
     async def start(engine: PluginEngine, token: str) -> Served:
         backend = {"name": "a", "url": engine.url, "engine": "vllm", "kv_token": token}
-        served = Served(tmp_path / "config.yaml", {"backends": [backend]})
+        # Engines that share two cores answer late, and a question that was lost is
+        # asked again after a dozen rounds.
+        health = {"interval_s": 0.2, "timeout_s": 10}
+        settings = {"backends": [backend], "health": health}
+        served = Served(tmp_path / "config.yaml", settings)
         served.write()
         started.append(served)
         await served.spawn({})
@@ -166,7 +170,7 @@ async def test_the_view_begins_with_a_snapshot(
     tokens = prompt(f"view-{token}")
     await engine.complete(tokens)
     served = await serve(engine, token)
-    await served.until("/api/state", is_followed)
+    await served.until("/api/state", is_followed, 60)
     told = await explain(served, engine, tokens)
     if token != TOKEN:
         assert told == {"gpu": 0, "host": 0, "disk": 0}

@@ -278,9 +278,10 @@ async def test_insights_show_what_the_state_brings(
     """Cache killers, shadow policy and conductor, in their documented shapes."""
     await browser.get(base(proxy))
     await browser.until(LIVE)
-    assert not await browser.run(
-        "return document.querySelector('nav a[href=\"#insights\"]').checkVisibility()"
-    )
+    await browser.click("nav a[href='#insights']")
+    await browser.until("document.querySelector('#insights .card')")
+    assert "Nothing found" in await browser.text("#insights")
+    await browser.click("nav a[href='#overview']")
     killer = {
         **{"cluster": "c", "first_block": 2, "token_offset": 32, "requests": 190},
         **{"tokens_a_day": 1_230_000, "kind": "timestamp", "sentence": "Move it."},

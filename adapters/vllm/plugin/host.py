@@ -70,6 +70,11 @@ def host_tier(scheduler: Any) -> HostTier | str:
         )
     if connector.connector_scheduler.config.blocks_per_chunk != 1:
         return "unsupported: a chunk of the host tier is several blocks (allowed: 1)"
+    return tier_of(manager)
+
+
+def tier_of(manager: Any) -> HostTier:
+    """Return the host tier that a ``CPUOffloadingManager`` keeps."""
     kind = importlib.import_module("vllm.v1.kv_offload.base").OffloadingEvent
-    medium = getattr(manager, "medium", None)
+    medium = manager.medium
     return HostTier(manager, lambda one: kind([one], medium, removed=True))

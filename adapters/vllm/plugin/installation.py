@@ -81,7 +81,7 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
     )
     load_policies()
     naming = BlockNaming(contents.block_size, _hash_block(scheduler))
-    host = host_tier(scheduler)
+    host = faults.get("offload") or host_tier(scheduler)
     if isinstance(host, str):
         faults = {"offload": host, "restore": host} | faults
         tier = restoring = None

@@ -1,7 +1,7 @@
 """The self-test: are the insides of this vLLM what the plugin takes them for?
 
 It looks at signatures, and then does to a pool of eight pages of its own what the
-verbs do to the engine's. It takes about a millisecond and needs no engine.
+verbs do to the engine's. It needs no engine.
 """
 
 import importlib
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warmroute.adapters.kv_control import VERBS
+from warmroute.adapters.vllm.plugin.host import tier_of
 from warmroute.adapters.vllm.plugin.versions import version_fault
 
 _CORE = ("vllm.v1.engine.core", "EngineCoreProc")
@@ -118,6 +119,25 @@ def _rehearse_policy() -> None:
     _expect(queue.num_free_blocks == 0, "pages are miscounted")
 
 
+def _rehearse_host() -> None:
+    base = importlib.import_module("vllm.v1.kv_offload.base")
+    module = importlib.import_module("vllm.v1.kv_offload.cpu.manager")
+    manager = module.CPUOffloadingManager(num_chunks=1, enable_events=True)
+    request = base.ReqContext(req_id="warmroute self-test")
+    tier = tier_of(manager)
+    stored = manager.prepare_store([_HASH], request)
+    _expect(stored.keys_to_store == [_HASH], "a chunk is not stored")
+    _expect(not tier.has(_HASH), "a chunk is there before it is copied")
+    manager.complete_store([_HASH], request)
+    _expect(tier.has(_HASH), "a chunk is not there after it was copied")
+    list(manager.take_events())
+    _expect(tier.drop(_HASH) and not tier.has(_HASH), "a chunk cannot be dropped")
+    (event,) = manager.take_events()
+    _expect(event.removed and event.keys == [_HASH], "a dropped chunk is not told")
+    again = manager.prepare_store([bytes(36)], request)
+    _expect(again is not None and not again.evicted_keys, "a chunk is lost")
+
+
 def _expect(is_so: bool, fault: str) -> None:
     if not is_so:
         raise AssertionError(fault)
@@ -128,4 +148,5 @@ _REHEARSALS: tuple[tuple[tuple[str, ...], Callable[[], None]], ...] = (
     (("retain", "release"), _rehearse_retain),
     (("demote",), _rehearse_demote),
     (("policy",), _rehearse_policy),
+    (("offload", "restore"), _rehearse_host),
 )
