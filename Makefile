@@ -72,7 +72,7 @@ test-fast: $(STAMP) ## Run the tests that need no engine
 .PHONY: test-sglang
 test-sglang: $(STAMP) ## Run the tests on a real SGLang for CPU, made when missing
 	$(BIN)/python tests/engines/sglang/make_env.py
-	WARMROUTE_SGLANG=1 $(PYTEST) tests/engines/sglang $(ARGS)
+	SGLANG_TESTS=1 $(PYTEST) tests/engines/sglang $(ARGS)
 
 .PHONY: test-compiled
 test-compiled: $(COMPILED_STAMP) ## Run unit and conformance tests on the compiled install

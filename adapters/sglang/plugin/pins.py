@@ -80,24 +80,11 @@ class Pins:
         """
         self.expire()
         locked = self._locked()
-        room = self.cap_blocks - sum(map(self._tree.num_pages, locked.values()))
         num_retained = 0
         for node, named in _leading(keys, found, self._tree):
-            ahead = [
-                one for one in self._tree.path(node.parent) if one.id not in locked
-            ]
-            cost = sum(map(self._tree.num_pages, ahead))
-            wanted = max(named) + 1
-            num_pages = (
-                wanted if node.id in locked else min(wanted, max(0, room - cost))
-            )
-            if num_pages > 0:
-                added = self._lock(node, num_pages, ttl_s)
-                if added.id not in locked:
-                    room -= cost + num_pages
-                    locked.update((one.id, one) for one in (added, *ahead))
-                num_retained += sum(page < num_pages for page in named)
-            if num_pages < wanted:
+            num_pages = self._lock_within(locked, node, max(named) + 1, ttl_s)
+            num_retained += sum(page < num_pages for page in named)
+            if num_pages <= max(named):
                 break
         return num_retained
 
@@ -123,6 +110,20 @@ class Pins:
             if pin.deadline <= now:
                 self._let_go(pin)
         self._look_ahead()
+
+    def _lock_within(
+        self, locked: dict[int, Node], node: Node, num_pages: int, ttl_s: float
+    ) -> int:
+        """Lock the first pages of a node as far as there is room; returns how many."""
+        pages = self._tree.num_pages
+        ahead = [one for one in self._tree.path(node.parent) if one.id not in locked]
+        if node.id not in locked:
+            room = self.cap_blocks - sum(map(pages, locked.values()))
+            num_pages = min(num_pages, max(0, room - sum(map(pages, ahead))))
+        if num_pages:
+            front = self._lock(node, num_pages, ttl_s)
+            locked.update((one.id, one) for one in (front, *ahead))
+        return num_pages
 
     def _lock(self, node: Node, num_pages: int, ttl_s: float) -> Node:
         front = self._tree.cut(node, num_pages)

@@ -1,7 +1,7 @@
 """A real SGLang with a tiny model, for `make test-sglang` alone.
 
 SGLang supports no CPU without AMX; what makes it run here is fragile, so nothing but
-an explicit wish (``WARMROUTE_SGLANG=1``) starts it.
+an explicit wish (``SGLANG_TESTS=1``) starts it.
 """
 
 import os
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests of this folder unless they are wished for."""
-    if os.environ.get("WARMROUTE_SGLANG"):
+    if os.environ.get("SGLANG_TESTS"):
         return
     skip = pytest.mark.skip(reason="run it with make test-sglang")
     for item in items:
