@@ -77,7 +77,8 @@ class SGLangAdapter(OpenAIAdapter):
     async def event_sources(self, endpoint: Endpoint) -> list[EventAddress]:
         """Read ``kv_events`` of ``/server_info``."""
         info = await self._info(endpoint)
-        return read_sources(info.get("kv_events"), host_of(endpoint.url))
+        config = info.get("kv_events_config")
+        return read_sources(info.get("kv_events"), host_of(endpoint.url), config)
 
     async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
         """Ask the in-engine plugin, where it is loaded."""

@@ -27,6 +27,7 @@ class SGLangOptions:
         model: Folder of the model.
         folder: For the log, and for what the engine keeps in its home.
         pool_tokens: Tokens that the cache holds.
+        binds: Whether its publisher binds on loopback, instead of connecting there.
         arguments: More flags.
         environ: More variables.
     """
@@ -37,6 +38,7 @@ class SGLangOptions:
     pool_tokens: int = 4096
     page_size: int = PAGE
     context_length: int = 4096
+    binds: bool = False
     arguments: Sequence[str] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
 
@@ -107,12 +109,14 @@ class SGLangEngine:
 
     def _command(self) -> Sequence[str]:
         options = self.options
-        events = {
+        events: dict[str, object] = {
             "publisher": "zmq",
             "endpoint": self.events,
             "replay_endpoint": self.replay,
             "topic": f"kv-{self.port}",
         }
+        if options.binds:
+            events["bind"] = True
         return (
             str(options.environment / "bin" / "python"),
             *("-m", "sglang.launch_server", "--device=cpu"),

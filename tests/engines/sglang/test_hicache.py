@@ -12,6 +12,8 @@ from engines.sglang.engine import PAGE, SGLangOptions
 from engines.sglang.plugin_rig import PluginEngine, with_plugin
 from engines.sglang.stream import EventStream
 
+from warmroute.adapters.sglang.client import SGLangAdapter
+
 pytestmark = [
     pytest.mark.engines,
     pytest.mark.asyncio(loop_scope="session"),
@@ -58,16 +60,16 @@ async def tiered(
         options,
         pool_tokens=2048,
         context_length=1024,
+        binds=True,
         arguments=FLAGS,
         environ={**options.environ, "SGLANG_PLUGINS": "warmroute,hicache_shim"},
     )
     engine = PluginEngine(options, sglang_http)
-    with EventStream(engine.events):
-        try:
-            await engine.start()
-            yield engine
-        finally:
-            await engine.stop()
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.stop()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -81,6 +83,11 @@ async def _tiers(engine: PluginEngine) -> dict[str, int]:
     blocks = (await engine.snapshot()).blocks
     tiers = [one.tier for one in blocks]
     return {tier: tiers.count(tier) for tier in ("gpu", "host")}
+
+
+async def test_a_publisher_that_binds_is_connected_to(engine: PluginEngine) -> None:
+    (source,) = await SGLangAdapter().event_sources(engine.endpoint)
+    assert (source.endpoint, source.binds) == (engine.events, False)
 
 
 async def test_what_is_offloaded_comes_back_from_the_host(
