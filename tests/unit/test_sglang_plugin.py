@@ -1,9 +1,12 @@
 """The plugin's work on SGLang's tree, on a fake of it."""
 
+import asyncio
+import stat
 from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,17 +14,21 @@ from tests.unit.fake_sglang_tree import PAGE, FakeCore, digest, fake_tree, keys_
 from warmroute.adapters.kv_control import VERBS
 from warmroute.adapters.sglang.plugin import entry, names
 from warmroute.adapters.sglang.plugin.desk import Desk, TreeControl
+from warmroute.adapters.sglang.plugin.endpoint import DeafLink, DoorApp, SGLangEndpoint
 from warmroute.adapters.sglang.plugin.installation import (
     retained_share,
     retention_cap,
     tree_fault,
 )
+from warmroute.adapters.sglang.plugin.link import SchedulerLink, SchedulerSocket
 from warmroute.adapters.sglang.plugin.pins import Pins
 from warmroute.adapters.sglang.plugin.publishing import Publishing
 from warmroute.adapters.sglang.plugin.ranking import Ranking
 from warmroute.adapters.sglang.plugin.verbs import Verbs
 from warmroute.adapters.sglang.plugin.versions import SUPPORTED, version_fault
+from warmroute.adapters.vllm.plugin.calls import CoreCalls
 from warmroute.adapters.vllm.plugin.core import DeafControl
+from warmroute.policies.errors import ClientError
 
 CHAIN = [1, 2, 3, 4, 5, 6, 7, 8]
 
@@ -294,7 +301,74 @@ def test_a_desk_that_fails_is_shut_and_the_engine_runs_on(
     desk._socket._socket.close(linger=0)
     desk.turn()
     assert "KV control is off from now on" in caplog.text
+    assert desk._socket is None
     desk.turn()
+
+
+async def test_calls_go_through_a_private_socket_a_turn_at_a_time(
+    tmp_path: Any,
+) -> None:
+    rig, path = Rig(), tmp_path / "s"
+    rig.core.insert(CHAIN)
+    desk = Desk(rig.control, str(path), None)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    calls = CoreCalls(SchedulerLink(str(path)))
+    asked = asyncio.create_task(calls.run("snapshot", token_ids=False))
+    async with asyncio.timeout(10):
+        while not asked.done():
+            desk.turn()
+            await asyncio.sleep(0)
+    head, *parts = await asked
+    assert head == {"seq": 2, "block_size": PAGE}
+    desk.close()
+    rows = [row for part in parts for row in cast(list[Any], part["rows"])]
+    assert [row[0] for row in rows] == keys_of(CHAIN)
+
+
+def test_what_is_no_call_is_not_answered(tmp_path: Any) -> None:
+    rig, path = Rig(), tmp_path / "s"
+    socket = SchedulerSocket(str(path), rig.control.call)
+    with zmq.Context.instance().socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(f"ipc://{path}")
+        for frames in ([b"junk"], [b"\x93"], [b"", b""], [b"\x93\x01\x02\x03"]):
+            dealer.send_multipart(frames)
+            while not socket.serve():
+                pass
+        assert not socket.serve()
+        assert not dealer.poll(0)
+    socket.close()
+
+
+async def test_an_unknown_release_says_so_of_every_verb() -> None:
+    calls = CoreCalls(DeafLink("SGLang 9 is not known to this plugin"))
+    (told,) = await calls.run("capabilities")
+    reasons = set(cast(dict[str, object], told["verbs"]).values())
+    assert reasons == {"unsupported: SGLang 9 is not known to this plugin"}
+    with pytest.raises(ClientError, match="unsupported: SGLang 9"):
+        await calls.run("snapshot")
+
+
+async def test_the_door_takes_its_own_paths_and_no_others() -> None:
+    taken: list[str] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        taken.append(scope.get("path", scope["type"]))
+
+    door = DoorApp(inner, SGLangEndpoint(DeafLink("no")))
+    for scope in (
+        {"type": "lifespan"},
+        {"type": "http", "path": "/v1/completions"},
+        {"type": "http", "path": "/warmroute/else"},
+        {"type": "websocket", "path": "/warmroute/kv/evict"},
+    ):
+        await door(cast(Any, scope), None, None)
+    assert taken == [
+        "lifespan",
+        "/v1/completions",
+        "/warmroute/else",
+        "/warmroute/kv/evict",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,12 @@ class Desk:
         sleeper: What puts an idle scheduler to sleep, if anything does.
     """
 
-    __slots__ = ("_control", "_is_broken", "_socket")
+    __slots__ = ("_control", "_socket")
 
     def __init__(
         self, control: TreeControl | DeafControl, path: str | None, sleeper: Any
     ) -> None:
         self._control = control
-        self._is_broken = False
         self._socket = None if path is None else SchedulerSocket(path, control.call)
         if self._socket is not None and sleeper is not None:
             self._socket.wake(sleeper)
@@ -90,12 +89,18 @@ class Desk:
 
     def turn(self) -> None:
         """Let go of what is due, and answer one call."""
-        if self._socket is None or self._is_broken:
+        if self._socket is None:
             return
         try:
             if isinstance(self._control, TreeControl):
                 self._control.expire()
             self._socket.serve()
         except Exception:
-            self._is_broken = True
             logger.exception("warmroute: KV control is off from now on")
+            self.close()
+
+    def close(self) -> None:
+        """Serve nobody from now on."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

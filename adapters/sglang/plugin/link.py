@@ -98,6 +98,10 @@ class SchedulerSocket:
         """Have an idle scheduler wake up when a call comes in."""
         sleeper.poller.register(self._socket, zmq.POLLIN)
 
+    def close(self) -> None:
+        """Listen no more."""
+        self._socket.close(linger=0)
+
     def serve(self) -> bool:
         """Answer one call if there is one; returns whether there was."""
         if not cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
