@@ -17,6 +17,7 @@ from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy.config.backend import BackendConfig
 from warmroute.proxy.config.sections import HealthConfig
 from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.fleet.lesson import learn
 from warmroute.proxy.fleet.probe import Report
 from warmroute.proxy.fleet.probers import Probers
 from warmroute.proxy.fleet.routes import Routes
@@ -252,31 +253,10 @@ class Fleet:
         self._probers.wake(backend.name)
 
     def _learn(self, backend: Backend, report: Report) -> None:
-        is_new = backend.learn_engine(report.adapter, report.detected)
-        is_told = backend.learn_events(report.event_sources)
-        if report.models is not None and backend.learn_models(report.models):
-            is_told = True
+        lesson = learn(backend, report, self._load)
+        if lesson.changes_routes:
             self._routes.forget()
-            extra = {"backend": backend.name, "models": len(backend.models)}
-            logger.info("backend_models_changed", extra=extra)
-        if backend.speed_class != backend.candidate.speed.name:
-            for candidate in backend.candidates:
-                self._load.classify(candidate, backend.speed_class)
-        if backend.learn_facts(report.facts) or is_new:
-            self._routes.forget()
-            extra = {
-                "backend": backend.name,
-                "engine": backend.engine,
-                "version": backend.facts.version,
-                "block_size": backend.block_size,
-                "capacity_tokens": backend.capacity_tokens,
-            }
-            logger.info("backend_recognised", extra=extra)
-            is_told = True
-        if backend.learn_ranks(self._load):
-            self._routes.forget()
-            is_told = True
-        if is_told:
+        if lesson.is_news:
             self._call(self.on_facts, backend)
 
     def _reassess(self, backend: Backend) -> None:

@@ -19,7 +19,8 @@ from warmroute.policies.routing.base import Candidate
 from warmroute.policies.routing.pricing import outstanding_tokens
 from warmroute.proxy.config.policy import QueueConfig
 from warmroute.proxy.http.head import RequestHead
-from warmroute.proxy.http.inbound import ClientConnection, Work
+from warmroute.proxy.http.inbound import ClientConnection
+from warmroute.proxy.http.work import Work
 from warmroute.proxy.ledger.histogram import TTFT_BOUNDS_S, Histogram
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.queue.held import Held
