@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-
 from loads import Load, Turn
+
 from warmroute.proxy.demo.child import Child, free_port
 from warmroute.proxy.demo.engine_view import EngineView
 from warmroute.proxy.demo.progress import Step
@@ -193,9 +193,7 @@ async def _play(
     return answers
 
 
-async def ask(
-    http: aiohttp.ClientSession, url: str, model: str, turn: Turn
-) -> Answer:
+async def ask(http: aiohttp.ClientSession, url: str, model: str, turn: Turn) -> Answer:
     """Send one request; what goes wrong is in the answer."""
     answer = Answer(len(turn.prompt))
     body = {

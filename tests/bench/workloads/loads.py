@@ -1,8 +1,8 @@
 """Three loads: chats with one system prompt, retrieval, and agents.
 
-A prompt is a list of token ids. A word or mark of a text is a token, and its id a hash of
-it, so that the same text is the same tokens on every engine. Answers are those on record,
-whatever the engine says, so that all policies are asked the same.
+A prompt is a list of token ids. A word or mark of a text is a token, and its id a hash
+of it, so that the same text is the same tokens on every engine. Answers are those on
+record, whatever the engine says, so that all policies are asked the same.
 """
 
 import json
@@ -78,13 +78,17 @@ class Words:
 def make_load(name: str, words: Words, size: float, seed: int) -> Load:
     """Make one of `LOADS`, *size* times as long as by default."""
     rng = Random(f"{name} {seed}")
-    makers = {"chat": chat_load, "rag": rag_load, "agents": agent_load}
-    return makers[name](words, size, rng)
+    if name == "chat":
+        return chat_load(words, size, rng)
+    if name == "rag":
+        return rag_load(words, size, rng)
+    return agent_load(words, size, rng)
 
 
 def chat_load(words: Words, size: float, rng: Random, span_s: float = 40.0) -> Load:
     """Play the tau-bench chats: one system prompt and its tools, then the turns."""
-    rows = [json.loads(line) for line in (CHATS / "airline_chats.jsonl").open()]
+    text = (CHATS / "airline_chats.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
     rows = rows[: max(1, round(len(rows) * size))]
     system = words.ids((CHATS / "airline_system.md").read_text())
     system += words.ids(json.dumps(_tools(rows)))
@@ -141,9 +145,8 @@ def rag_load(
     the draw, each once, and a question of its own; *rate* come a second.
     """
     system = words.ids((CHATS / "airline_system.md").read_text())
-    passages = _passages(words)
-    rng.shuffle(passages)
-    passages = passages[:num_passages]
+    # With draws of its own: what else is drawn must not depend on the pages' lengths.
+    passages = Random("passages").sample(_passages(words), num_passages)
     shares = list(accumulate(1 / rank for rank in range(1, len(passages) + 1)))
     now_s, sessions = 0.0, []
     for _ in range(max(1, round(200 * size))):

@@ -1,8 +1,8 @@
 """Predict by the simulator of ``warmroute replay`` what a load will see.
 
 Twice: from the load itself, with turns that wait for the answer before them, as clients
-do; and by the command from the access records of one live run, at the times recorded, as
-whoever asks about their own traffic does.
+do; and by the command from the access records of one live run, at the times recorded,
+as whoever asks about their own traffic does.
 """
 
 import json
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from live import BLOCK, NAMES
 from loads import Load
+
 from warmroute.proxy.replay.arrival import Arrival
 from warmroute.proxy.replay.engine_constants import EngineConstants
 from warmroute.proxy.replay.figures import percentile

@@ -136,10 +136,15 @@ class Result:
         wrong = {
             name: pairs for name in COMPARED if (pairs := self.inversions(source, name))
         }
-        order = "order agrees" if not wrong else "wrong order: " + "; ".join(
-            f"{_NAMES[name]} of {one} and {two}"
-            for name, pairs in wrong.items()
-            for one, two in pairs
+        order = (
+            "order agrees"
+            if not wrong
+            else "wrong order: "
+            + "; ".join(
+                f"{_NAMES[name]} of {one} and {two}"
+                for name, pairs in wrong.items()
+                for one, two in pairs
+            )
         )
         return f"{within} of {len(errors)} within {ALLOWED:.0%}; {order}"
 

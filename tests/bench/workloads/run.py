@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
-
 from live import (
     MAX_BATCHED_TOKENS,
     MAX_SEQUENCES,
@@ -29,6 +28,7 @@ from live import (
 from loads import LOADS, Words, make_load
 from predicted import from_load, from_records, read_constants
 from report import Result
+
 from warmroute.proxy.bench.calibrated import Plan, calibrate
 from warmroute.proxy.demo.engine_view import EngineView
 from warmroute.proxy.demo.progress import Step
@@ -45,8 +45,7 @@ async def run(options: argparse.Namespace) -> list[Result]:
     results = []
     async with AsyncExitStack() as stack:
         made = stack.enter_context(tempfile.TemporaryDirectory())
-        folder = Path(options.folder or made)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _made(Path(options.folder or made))
         connector = aiohttp.TCPConnector(limit=0)
         http = await stack.enter_async_context(
             aiohttp.ClientSession(connector=connector)
@@ -56,8 +55,7 @@ async def run(options: argparse.Namespace) -> list[Result]:
         constants = await _constants(options, engines, views[0], folder)
         for name in names:
             load = make_load(name, words, options.size, options.seed)
-            own = folder / name
-            own.mkdir(exist_ok=True)
+            own = _made(folder / name)
             result = Result(load)
             for policy in policies:
                 got = await measure(policy, load, engines.model, views, own, http)
@@ -68,6 +66,11 @@ async def run(options: argparse.Namespace) -> list[Result]:
             if not options.json:
                 print(result.as_text() + "\n", flush=True)
     return results
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _predict(

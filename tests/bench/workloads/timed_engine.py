@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -111,8 +112,8 @@ def main() -> int:
     command.add_arguments(parser)
     options = parser.parse_args()
     constants = json.loads(options.constants.read_text())
-    process.load_model = lambda path: load_timed(constants)
-    return command.run(options)
+    with patch.object(process, "load_model", lambda path: load_timed(constants)):
+        return command.run(options)
 
 
 if __name__ == "__main__":
