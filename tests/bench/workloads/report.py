@@ -7,7 +7,7 @@ from typing import Any
 
 from live import Measured
 from loads import Load
-from predicted import figures
+from predicted import PLAYS, figures
 
 Figures = Mapping[str, float]
 
@@ -115,7 +115,7 @@ class Result:
             lines += ["", f"predicted from {source} / measured:"]
             rows = [self._compared(source, policy) for policy in self.measured]
             lines += _table(("", *_NAMES.values()), rows)
-            lines.append(self._verdict(source))
+            lines += [*self._spread(source), self._verdict(source)]
         for policy, note in self.notes.items():
             if note["errors"] or note["finished"] != note["requests"]:
                 lines.append(f"{policy}: {note}")
@@ -129,6 +129,15 @@ class Result:
             for name in COMPARED
         ]
         return (policy, *cells)
+
+    def _spread(self, source: str) -> list[str]:
+        """Return how far apart the plays were whose means the prediction is."""
+        ends = [
+            f"{policy} {told['least_ttft_mean_s']:.3f} to {told['most_ttft_mean_s']:.3f} s"
+            for policy, told in self.predicted[source].items()
+            if "least_ttft_mean_s" in told
+        ]
+        return [f"TTFT mean of {PLAYS} plays: {', '.join(ends)}"] if ends else []
 
     def _verdict(self, source: str) -> str:
         errors = [one for row in self.errors(source).values() for one in row.values()]

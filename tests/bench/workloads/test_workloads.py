@@ -75,7 +75,14 @@ def test_the_prediction_serves_every_turn() -> None:
 
 def test_it_runs_with_embedded_engines(tmp_path: Path) -> None:
     """A short load on three tiny models is answered whole, and predicted."""
-    command = [sys.executable, FOLDER / "run.py", "--load", "rag", "--engine", "tiny"]
+    command: list[str | Path] = [
+        sys.executable,
+        FOLDER / "run.py",
+        "--load",
+        "rag",
+        "--engine",
+        "tiny",
+    ]
     command += ["--size", "0.03", "--policy", "round_robin,expected_ttft", "--json"]
     command += ["--constants", FOLDER / "timed_engine.json", "--folder", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
