@@ -133,11 +133,11 @@ class Result:
     def _spread(self, source: str) -> list[str]:
         """Return how far apart the plays were whose means the prediction is."""
         ends = [
-            f"{policy} {told['least_ttft_mean_s']:.3f} to {told['most_ttft_mean_s']:.3f} s"
+            f"{policy} {told['least_ttft_mean_s']:.2f} to {told['most_ttft_mean_s']:.2f}"
             for policy, told in self.predicted[source].items()
             if "least_ttft_mean_s" in told
         ]
-        return [f"TTFT mean of {PLAYS} plays: {', '.join(ends)}"] if ends else []
+        return [f"TTFT mean of {PLAYS} plays: {', '.join(ends)} s"] if ends else []
 
     def _verdict(self, source: str) -> str:
         errors = [one for row in self.errors(source).values() for one in row.values()]
