@@ -133,9 +133,9 @@ class Result:
     def _spread(self, source: str) -> list[str]:
         """Return how far apart the plays were whose means the prediction is."""
         ends = [
-            f"{policy} {told['least_ttft_mean_s']:.2f} to {told['most_ttft_mean_s']:.2f}"
+            f"{policy} {least:.2f} to {told['most_ttft_mean_s']:.2f}"
             for policy, told in self.predicted[source].items()
-            if "least_ttft_mean_s" in told
+            if (least := told.get("least_ttft_mean_s")) is not None
         ]
         return [f"TTFT mean of {PLAYS} plays: {', '.join(ends)} s"] if ends else []
 
