@@ -72,6 +72,7 @@ class Answer:
 
     prompt_tokens: int
     ttft_s: float | None = None
+    duration_s: float = 0.0
     cached_tokens: int = 0
     error: str | None = None
 
@@ -83,7 +84,7 @@ class Measured:
     answers: list[Answer]
     queried_tokens: int
     hit_tokens: int
-    finished: int
+    finished_of_each: list[int]
     paid_twice_ratio: float
     duration_s: float
 
@@ -137,7 +138,7 @@ async def measure(
         answers,
         sum(one.queried_tokens for one in deltas),
         sum(one.hit_tokens for one in deltas),
-        sum(one.finished for one in deltas),
+        [one.finished for one in deltas],
         state["paid_twice_ratio"],
         duration_s,
     )
@@ -217,6 +218,7 @@ async def ask(http: aiohttp.ClientSession, url: str, model: str, turn: Turn) -> 
             async for line in response.content:
                 if line.startswith(b"data: {"):
                     _take(json.loads(line[6:]), sent_at, answer)
+        answer.duration_s = time.monotonic() - sent_at
     except (aiohttp.ClientError, TimeoutError) as error:
         answer.error = f"{type(error).__name__}: {error}"
     if answer.ttft_s is None and answer.error is None:

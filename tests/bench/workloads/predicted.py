@@ -117,6 +117,7 @@ def from_load(
 def _figures(tally: Kept, request_s: float, system_tokens: int) -> dict[str, float]:
     return figures(
         [one.ttft_s + request_s for one in tally.served],
+        [one.duration_s + request_s for one in tally.served],
         [one.prompt_tokens for one in tally.served],
         [one.cached_tokens for one in tally.served],
         tally.figures().paid_twice_ratio,
@@ -147,6 +148,7 @@ def from_records(
 
 def figures(
     ttfts: Sequence[float],
+    durations: Sequence[float],
     prompts: Sequence[int],
     cached: Sequence[int],
     paid_twice_ratio: float,
@@ -163,6 +165,7 @@ def figures(
         "ttft_mean_s": sum(ordered) / len(ordered),
         "ttft_p50_s": percentile(ordered, 0.5),
         "ttft_p99_s": percentile(ordered, 0.99),
+        "e2e_mean_s": fmean(durations),
     }
 
 
@@ -174,6 +177,7 @@ def _row(row: dict[str, Any], request_s: float) -> dict[str, float]:
         "ttft_mean_s": ttft["mean"] + request_s,
         "ttft_p50_s": ttft["p50"] + request_s,
         "ttft_p99_s": ttft["p99"] + request_s,
+        "e2e_mean_s": row["e2e_s"]["mean"] + request_s,
     }
 
 

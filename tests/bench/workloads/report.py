@@ -11,7 +11,7 @@ from predicted import PLAYS, figures
 
 Figures = Mapping[str, float]
 
-COMPARED = ("hit_ratio", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s")
+COMPARED = ("hit_ratio", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "e2e_mean_s")
 ALLOWED = 0.25
 # Policies that are measured closer to each other than this have no order.
 _APART = 0.05
@@ -38,9 +38,10 @@ class Result:
         good = [one for one in run.answers if one.ttft_s is not None]
         self.notes[policy] = {
             "requests": len(run.answers),
-            "finished": run.finished,
+            "finished": sum(run.finished_of_each),
             "errors": sorted({one.error for one in run.answers if one.error}),
             "took_s": run.duration_s,
+            "of_each_engine": list(run.finished_of_each),
             "hit_ratio_of_answers": sum(one.cached_tokens for one in good)
             / max(1, sum(one.prompt_tokens for one in good)),
         }
@@ -48,6 +49,7 @@ class Result:
             raise SystemExit(f"nothing was answered: {self.notes[policy]['errors']}")
         found = figures(
             [one.ttft_s for one in good if one.ttft_s is not None],
+            [one.duration_s for one in good],
             [one.prompt_tokens for one in good],
             [one.cached_tokens for one in good],
             run.paid_twice_ratio,
@@ -110,7 +112,7 @@ class Result:
     def as_text(self) -> str:
         """Return tables: what was measured, then each prediction beside it."""
         lines = [f"{self.load.name}: {self.load.what}", ""]
-        lines += _table(_HEAD, [_row(*one) for one in self.measured.items()])
+        lines += _table(_HEAD, [self._row(policy) for policy in self.measured])
         for source in self.predicted:
             lines += ["", f"predicted from {source} / measured:"]
             rows = [self._compared(source, policy) for policy in self.measured]
@@ -120,6 +122,17 @@ class Result:
             if note["errors"] or note["finished"] != note["requests"]:
                 lines.append(f"{policy}: {note}")
         return "\n".join(lines)
+
+    def _row(self, policy: str) -> tuple[str, ...]:
+        found = self.measured[policy]
+        return (
+            policy,
+            f"{found['hit_ratio']:.1%}",
+            f"{found['system_hit_ratio']:.1%}",
+            f"{found['paid_twice_ratio']:.1%}",
+            *(_shown(name, found[name]) for name in COMPARED[1:]),
+            "/".join(map(str, self.notes[policy]["of_each_engine"])),
+        )
 
     def _compared(self, source: str, policy: str) -> tuple[str, ...]:
         told, errors = self.predicted[source][policy], self.errors(source)[policy]
@@ -160,19 +173,9 @@ class Result:
 
 _HEAD = (
     *("policy", "hit", "of the system prompt", "paid twice"),
-    *("TTFT mean", "p50", "p99"),
+    *("TTFT mean", "p50", "p99", "e2e mean", "requests"),
 )
-_NAMES = dict(zip(COMPARED, ("hit", "TTFT mean", "p50", "p99"), strict=True))
-
-
-def _row(policy: str, found: Figures) -> tuple[str, ...]:
-    return (
-        policy,
-        f"{found['hit_ratio']:.1%}",
-        f"{found['system_hit_ratio']:.1%}",
-        f"{found['paid_twice_ratio']:.1%}",
-        *(_shown(name, found[name]) for name in COMPARED[1:]),
-    )
+_NAMES = dict(zip(COMPARED, ("hit", "TTFT mean", "p50", "p99", "e2e"), strict=True))
 
 
 def _shown(name: str, value: float) -> str:
