@@ -69,7 +69,10 @@ async def run(options: argparse.Namespace) -> list[Result]:
 
 
 def _made(folder: Path) -> Path:
+    """Make a folder; access records of an earlier run would be added to."""
     folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("access-*.jsonl*"):
+        old.unlink()
     return folder
 
 
