@@ -103,7 +103,7 @@ class BatchingEngine:
         """
         now = self.next_at
         self.busy_s += now - self._started_at
-        self.memory.private_tokens += self._streams.pass_steps(self._run_steps)
+        self._pass_steps()
         done = self._end_streams()
         firsts: list[Sequence] = []
         for sequence, tokens in self._chunks:
@@ -127,6 +127,16 @@ class BatchingEngine:
         self._running.clear()
         self.next_at = inf
         return lost
+
+    def _pass_steps(self) -> None:
+        """Count what the streams gained; the cache made room at every step."""
+        memory, steps = self.memory, self._run_steps
+        gained = self._streams.pass_steps(steps)
+        last = gained // steps if steps else 0
+        if gained > last:
+            memory.private_tokens += gained - last
+            memory.trim()
+        memory.private_tokens += last
 
     def _end_streams(self) -> list[Sequence]:
         done: list[Sequence] = []
