@@ -1,4 +1,4 @@
-"""Export of ended traces by OTLP over HTTP; needs the ``otel`` extra."""
+"""Export of kept traces by OTLP; needs the ``otel`` extra, or ``otel-grpc``."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,8 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event as SdkEvent
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
@@ -17,9 +17,10 @@ from opentelemetry.sdk.trace.export import (
     SpanExportResult,
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status, StatusCode
+from opentelemetry.trace import Status, StatusCode
 
-from warmroute.proxy.telemetry.request_trace import RequestTrace, Span
+from warmroute.proxy.telemetry.collector import GRPC, Collector
+from warmroute.proxy.telemetry.span import Span
 
 _UNSET = Status(StatusCode.UNSET)
 
@@ -59,6 +60,21 @@ class WatchedExporter(SpanExporter):
         return self._exporter.force_flush(timeout_millis)
 
 
+def open_exporter(collector: Collector) -> SpanExporter:
+    """Return what speaks the collector's protocol; connects on the first export.
+
+    Raises:
+        ImportError: The extra that speaks it is not installed.
+    """
+    if collector.protocol == GRPC:
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
+
+        return grpc.OTLPSpanExporter(endpoint=collector.url)
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
+
+    return http.OTLPSpanExporter(endpoint=collector.url)
+
+
 class OtlpSink:
     """Queue ended traces for a thread that posts them in batches.
 
@@ -66,27 +82,25 @@ class OtlpSink:
     dead collector costs traces, never requests.
 
     Args:
-        url: Where traces are posted; None takes the OTEL_* variables.
+        exporter: Sends what is queued.
         version: Version of warmroute, for the resource and the scope.
     """
 
     __slots__ = ("_exporter", "_processor", "_resource", "_scope")
 
-    def __init__(self, url: str | None, version: str) -> None:
+    def __init__(self, exporter: SpanExporter, version: str) -> None:
         # The SDK logs every failed batch and every dropped span; the watched
         # exporter says the same once.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        self._exporter = WatchedExporter(OTLPSpanExporter(endpoint=url))
+        self._exporter = WatchedExporter(exporter)
         self._processor = BatchSpanProcessor(self._exporter)
         self._resource = _resource(version)
         self._scope = InstrumentationScope("warmroute", version)
 
-    def write(self, trace: RequestTrace) -> None:
-        """Queue the spans of *trace*; never blocks."""
-        parent = trace.parent
-        for span in trace.spans:
-            self._processor.on_end(self._readable(span, parent, trace.wall_offset_ns))
-            parent = trace.server.context
+    def write(self, spans: Sequence[Span], wall_offset_ns: int) -> None:
+        """Queue the spans of one request; never blocks."""
+        for span in spans:
+            self._processor.on_end(self._readable(span, wall_offset_ns))
 
     async def close(self, timeout_s: float) -> bool:
         """Flush for at most *timeout_s*; return whether the queue was emptied."""
@@ -96,16 +110,18 @@ class OtlpSink:
         self._exporter.shutdown()
         return await _in_daemon(self._processor.shutdown, 0.5) and flushed
 
-    def _readable(
-        self, span: Span, parent: SpanContext | None, offset_ns: int
-    ) -> ReadableSpan:
+    def _readable(self, span: Span, offset_ns: int) -> ReadableSpan:
         status = _UNSET if span.error is None else Status(StatusCode.ERROR, span.error)
         return ReadableSpan(
             name=span.name,
             context=span.context,
-            parent=parent,
+            parent=span.parent,
             resource=self._resource,
             attributes=span.attributes,
+            events=[
+                SdkEvent(one.name, one.attributes, offset_ns + round(one.at_s * 1e9))
+                for one in span.events
+            ],
             kind=span.kind,
             status=status,
             start_time=offset_ns + round(span.start_s * 1e9),
