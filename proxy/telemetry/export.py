@@ -67,12 +67,12 @@ def open_exporter(collector: Collector) -> SpanExporter:
         ImportError: The extra that speaks it is not installed.
     """
     if collector.protocol == GRPC:
-        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
+        from warmroute.proxy.telemetry.grpc_exporter import GrpcExporter
 
-        return grpc.OTLPSpanExporter(endpoint=collector.url)
-    from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
+        return GrpcExporter(endpoint=collector.url)
+    from warmroute.proxy.telemetry.http_exporter import HttpExporter
 
-    return http.OTLPSpanExporter(endpoint=collector.url)
+    return HttpExporter(endpoint=collector.url)
 
 
 class OtlpSink:
