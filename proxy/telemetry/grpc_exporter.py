@@ -22,4 +22,6 @@ class GrpcExporter(OTLPSpanExporter):
         scope = data[0].instrumentation_scope
         assert scope is not None
         content = encode(data, data[0].resource, scope)
-        return ExportTraceServiceRequest.FromString(content)
+        request: ExportTraceServiceRequest
+        request = ExportTraceServiceRequest.FromString(content)
+        return request

@@ -5,7 +5,7 @@ tests hold it to the SDK's own encoder, field by field.
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -74,21 +74,23 @@ def _span(span: ReadableSpan) -> bytes:
 
 
 def _attributes(tag: bytes, attributes: Mapping[str, Any]) -> bytes:
-    return b"".join([_field(tag, pair) for pair in _pairs(attributes)])
-
-
-def _pairs(attributes: Mapping[str, Any]) -> Iterable[bytes]:
+    parts = []
     for key, value in attributes.items():
         kind = type(value)
-        if kind is bool or (kind is str and len(value) <= _MAX_CACHED):
-            yield _cached_pair(key, value)
+        if kind is int or kind is bool or (kind is str and len(value) <= _MAX_CACHED):
+            parts.append(_cached_pair(tag, key, value))
         else:
-            yield _key(key) + _field(b"\x12", _value(value))
+            parts.append(_pair(tag, key, value))
+    return b"".join(parts)
 
 
-@lru_cache(maxsize=2048, typed=True)
-def _cached_pair(key: str, value: str | bool) -> bytes:
-    return _key(key) + _field(b"\x12", _value(value))
+@lru_cache(maxsize=4096, typed=True)
+def _cached_pair(tag: bytes, key: str, value: str | int) -> bytes:
+    return _pair(tag, key, value)
+
+
+def _pair(tag: bytes, key: str, value: Any) -> bytes:
+    return _field(tag, _key(key) + _field(b"\x12", _value(value)))
 
 
 @lru_cache(maxsize=512)
