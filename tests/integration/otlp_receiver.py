@@ -2,7 +2,7 @@
 
 import asyncio
 import gzip
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -30,7 +30,7 @@ class ReceivedSpan:
 
     def __init__(self, span: Span) -> None:
         self.name = span.name
-        self.kind = KINDS[span.kind]
+        self.kind = KINDS.get(span.kind, "other")
         self.trace_id = span.trace_id.hex()
         self.span_id = span.span_id.hex()
         self.parent_id = span.parent_span_id.hex()
@@ -82,6 +82,13 @@ class OtlpReceiver:
         """Return once *num_spans* have arrived."""
         async with asyncio.timeout(timeout_s), self._arrived:
             await self._arrived.wait_for(lambda: len(self.spans) >= num_spans)
+
+    async def wait_until(
+        self, holds: Callable[[], bool], timeout_s: float = 10
+    ) -> None:
+        """Return once *holds* says so; asked whenever something arrives."""
+        async with asyncio.timeout(timeout_s), self._arrived:
+            await self._arrived.wait_for(holds)
 
     async def wait_for_post(self, timeout_s: float = 10) -> None:
         """Return once anything was posted."""
