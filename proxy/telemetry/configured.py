@@ -59,15 +59,16 @@ def build_tracer(
     unusual = None
     if not sampler.is_off:
         unusual = Unusual(given.slow_s, given.mispredicted_tokens)
-    return Tracer(_sink(collector, version), sampler, tree, unusual)
+    sink = _sink(collector, tree, version)
+    return Tracer(sink, sampler, unusual, prompts=tree.prompts)
 
 
-def _sink(collector: Collector, version: str) -> "OtlpSink":
+def _sink(collector: Collector, tree: SpanTree, version: str) -> "OtlpSink":
     extra = "otel-grpc" if collector.protocol == GRPC else "otel"
     try:
         from warmroute.proxy.telemetry.export import OtlpSink, open_exporter
 
-        return OtlpSink(open_exporter(collector), version)
+        return OtlpSink(open_exporter(collector), tree, version)
     except ImportError as error:
         raise ConfigError(
             f"tracing: {error.name or error} is not installed; "

@@ -13,6 +13,8 @@ from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.http.watch import Usage
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt.prompt import Prompt
+from warmroute.proxy.telemetry.answer_facts import AnswerFacts, read_answer
+from warmroute.proxy.telemetry.request_facts import input_messages, sampling_facts
 from warmroute.proxy.view.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ class Attempt:
 
     Attributes:
         backend: Where it went.
-        prompt: What was read of the body.
+        kind: Shape of the body, such as ``chat``.
+        model: As the body names it.
+        stream: Whether the answer comes as events.
+        max_tokens: Bound on the answer.
         session: Key of affinity.
         mirror: The view of the backend, when something was entered in it.
         view: The view's source at the dispatch.
@@ -38,8 +43,9 @@ class Attempt:
     """
 
     __slots__ = (
-        *("backend", "discount", "end_s", "error", "first_token_s", "mirror"),
-        *("number", "prompt", "session", "span_id", "start_s", "view"),
+        *("backend", "discount", "end_s", "error", "first_token_s", "kind"),
+        *("max_tokens", "mirror", "model", "number", "session", "span_id"),
+        *("start_s", "stream", "view"),
     )
 
     def __init__(
@@ -52,7 +58,11 @@ class Attempt:
         start_s: float,
     ) -> None:
         self.backend = backend
-        self.prompt = prompt
+        # The prompt itself may be large, and marks wait for their export.
+        self.kind = prompt.kind
+        self.model = prompt.model
+        self.stream = prompt.stream
+        self.max_tokens = prompt.max_tokens
         self.session = session
         self.mirror = mirror
         self.view = "none" if mirror is None else mirror.source
@@ -117,11 +127,16 @@ class RequestTrace:
         error_type: Our stable code, when the request failed.
         usage: What the engine reported.
         body: The body as the engine got it.
+        degraded: View and discount of the last attempt, if they fell by its end.
+        asked: What the body says of sampling.
+        messages: The prompt, where it is told.
+        answer: Who answered, and why the answer ended.
     """
 
     __slots__ = (
-        *("_tracer", "attempts", "body", "end_s", "error_type", "head", "parent"),
-        *("peer", "route_mark", "start_s", "status", "trace_id", "usage"),
+        *("_tracer", "answer", "asked", "attempts", "body", "degraded", "end_s"),
+        *("error_type", "head", "messages", "parent", "peer", "route_mark"),
+        *("start_s", "status", "trace_id", "usage"),
     )
 
     def __init__(
@@ -146,6 +161,10 @@ class RequestTrace:
         self.error_type: str | None = None
         self.usage: Usage | None = None
         self.body = b""
+        self.degraded: tuple[str, float] | None = None
+        self.asked: dict[str, float] = {}
+        self.messages: str | None = None
+        self.answer: AnswerFacts | None = None
 
     def route(
         self,
@@ -211,6 +230,33 @@ class RequestTrace:
         self.body = body
         self._tracer.ended(self)
 
+    def digest(self, *, prompts: bool) -> None:
+        """Read what is told of body, answer and view, and let go of them.
+
+        What waits for its export is small then, whatever the client sent.
+        """
+        self.asked = sampling_facts(self.body)
+        if prompts:
+            self.messages = input_messages(self.body)
+        self.body = b""
+        if self.usage is not None:
+            self.answer = read_answer(self.usage.ending)
+            self.usage.ending = b""
+        if self.attempts:
+            self.degraded = _degraded(self.attempts[-1])
+        for attempt in self.attempts:
+            attempt.mirror = None
+
     def __repr__(self) -> str:
         kind = "unsampled" if self.trace_id is None else f"{self.trace_id:032x}"
         return f"<RequestTrace {kind} attempts={len(self.attempts)}>"
+
+
+def _degraded(attempt: Attempt) -> tuple[str, float] | None:
+    mirror = attempt.mirror
+    if mirror is None:
+        return None
+    discount = min(attempt.discount, mirror.trust.discount)
+    if discount < 1.0 or mirror.source != attempt.view:
+        return mirror.source, discount
+    return None

@@ -8,8 +8,6 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.telemetry import span_names as names
-from warmroute.proxy.telemetry.answer_facts import read_answer
-from warmroute.proxy.telemetry.request_facts import input_messages, sampling_facts
 from warmroute.proxy.telemetry.request_trace import Attempt, RequestTrace, Route
 from warmroute.proxy.telemetry.span import Attribute, Event, Span
 from warmroute.proxy.telemetry.unusual import is_failure
@@ -19,7 +17,7 @@ _MAX_TEXT = 256
 
 
 class SpanTree:
-    """Build the spans of kept traces.
+    """Build the spans of kept traces, which are digested.
 
     Args:
         scheme: http or https, as the data port speaks.
@@ -28,7 +26,7 @@ class SpanTree:
         prompts: Whether the text of prompts goes into the spans.
     """
 
-    __slots__ = ("_facts", "_prompts")
+    __slots__ = ("_facts", "prompts")
 
     def __init__(self, scheme: str, host: str, port: int, *, prompts: bool) -> None:
         self._facts: dict[str, Attribute] = {
@@ -36,10 +34,10 @@ class SpanTree:
             names.SERVER_ADDRESS: host,
             names.SERVER_PORT: port,
         }
-        self._prompts = prompts
+        self.prompts = prompts
 
     def __repr__(self) -> str:
-        return f"<SpanTree {'with prompts' if self._prompts else 'without prompts'}>"
+        return f"<SpanTree {'with prompts' if self.prompts else 'without prompts'}>"
 
     def spans(self, trace: RequestTrace, sampled_by: str) -> list[Span]:
         """Return the SERVER span, that of the route, and one for each attempt."""
@@ -96,9 +94,9 @@ class SpanTree:
     def _client(
         self, trace: RequestTrace, attempt: Attempt, server: SpanContext
     ) -> Span:
-        prompt, backend = attempt.prompt, attempt.backend
-        operation = names.OPERATIONS.get(prompt.kind, prompt.kind)
-        model = prompt.model and prompt.model[:_MAX_TEXT]
+        backend = attempt.backend
+        operation = names.OPERATIONS.get(attempt.kind, attempt.kind)
+        model = attempt.model and attempt.model[:_MAX_TEXT]
         is_last = attempt.end_s is None
         span = Span(
             f"{operation} {model}" if model else operation,
@@ -111,20 +109,19 @@ class SpanTree:
         span.attributes = {
             names.OPERATION: operation,
             names.PROVIDER: backend.engine,
-            names.REQUEST_STREAM: prompt.stream,
+            names.REQUEST_STREAM: attempt.stream,
             names.SERVER_ADDRESS: backend.host,
             names.SERVER_PORT: backend.port,
             names.BACKEND: backend.name,
         }
         span.add(names.REQUEST_MODEL, model)
-        span.add(names.REQUEST_MAX_TOKENS, prompt.max_tokens)
+        span.add(names.REQUEST_MAX_TOKENS, attempt.max_tokens)
         span.add(names.CONVERSATION, attempt.session and attempt.session[:_MAX_TEXT])
-        span.attributes.update(sampling_facts(trace.body))
-        if self._prompts:
-            span.add(names.INPUT_MESSAGES, input_messages(trace.body))
+        span.attributes.update(trace.asked)
+        span.add(names.INPUT_MESSAGES, trace.messages)
         if attempt.number > 1:
             span.attributes[names.HTTP_RESEND] = attempt.number - 1
-        _note(attempt, span)
+        _note(attempt, span, trace.degraded if is_last else None)
         if is_last:
             _finish(trace, span)
         else:
@@ -193,19 +190,15 @@ def _retries(attempts: list[Attempt]) -> Iterator[Event]:
         yield Event(names.RETRY_EVENT, after.start_s, facts)
 
 
-def _note(attempt: Attempt, span: Span) -> None:
+def _note(attempt: Attempt, span: Span, degraded: tuple[str, float] | None) -> None:
     """Add what happened under way: the first token, and a view that was wrong."""
     if attempt.first_token_s is not None:
         span.attributes[names.FIRST_CHUNK_S] = attempt.first_token_s - attempt.start_s
         span.note(names.FIRST_CHUNK_EVENT, attempt.first_token_s, {})
-    mirror = attempt.mirror
-    if mirror is None:
-        return
-    discount = min(attempt.discount, mirror.trust.discount)
-    if discount < 1.0 or mirror.source != attempt.view:
+    if degraded is not None:
         facts: dict[str, Attribute] = {
-            names.VIEW: mirror.source,
-            names.VIEW_DISCOUNT: discount,
+            names.VIEW: degraded[0],
+            names.VIEW_DISCOUNT: degraded[1],
         }
         at_s = span.start_s if attempt.discount < 1.0 else span.end_s
         span.note(names.VIEW_DEGRADED_EVENT, at_s, facts)
@@ -218,9 +211,9 @@ def _finish(trace: RequestTrace, span: Span) -> None:
         span.fail(error_type or str(status))
     if usage is not None:
         span.add(names.RESPONSE_ID, usage.answer_id)
-        answer = read_answer(usage.ending)
-        span.add(names.RESPONSE_MODEL, answer.model)
-        span.add(names.FINISH_REASONS, answer.finish_reasons or None)
+    if trace.answer is not None:
+        span.add(names.RESPONSE_MODEL, trace.answer.model)
+        span.add(names.FINISH_REASONS, trace.answer.finish_reasons or None)
     route = trace.route_mark
     if route is not None and route.decision.tokens is not None:
         _count(route.decision, span)

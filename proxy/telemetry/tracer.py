@@ -7,13 +7,11 @@ tracer belongs to the application that built it.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.telemetry.sampling import Sampler
-from warmroute.proxy.telemetry.span import Span
-from warmroute.proxy.telemetry.span_tree import SpanTree
 from warmroute.proxy.telemetry.traceparent import parse_traceparent
 from warmroute.proxy.telemetry.unusual import Unusual
 
@@ -45,12 +43,13 @@ class HeadFacts(Protocol):
 class SpanSink(Protocol):
     """Where the spans of ended requests go."""
 
-    def write(self, spans: Sequence[Span], wall_offset_ns: int) -> None:
-        """Queue the spans; drops them when the queue is full, never blocks.
+    def write(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
+        """Queue a trace; drops one when the queue is full, never blocks.
 
         Args:
-            spans: Those of one request.
-            wall_offset_ns: Turns their times into Unix time.
+            trace: Digested; its spans are built when they are sent.
+            kept: Why it is kept.
+            wall_offset_ns: Turns its times into Unix time.
         """
         ...
 
@@ -67,26 +66,26 @@ class Tracer:
     Args:
         sink: Where kept traces go.
         sampler: Which requests are kept, whatever becomes of them.
-        tree: Makes the spans.
+        prompts: Whether the text of prompts is told.
         unusual: Which of the others are kept; None: none, and they leave no marks.
         clock: Monotonic seconds, those of the marks.
         wall_ns: Unix time in nanoseconds.
     """
 
-    __slots__ = ("_clock", "_sink", "_tree", "_wall_ns", "sampler", "unusual")
+    __slots__ = ("_clock", "_prompts", "_sink", "_wall_ns", "sampler", "unusual")
 
     def __init__(
         self,
         sink: SpanSink,
         sampler: Sampler,
-        tree: SpanTree,
         unusual: Unusual | None = None,
         *,
+        prompts: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._sink = sink
-        self._tree = tree
+        self._prompts = prompts
         self._clock = clock
         self._wall_ns = wall_ns
         self.sampler = sampler
@@ -117,7 +116,8 @@ class Tracer:
         kept = self._reason(trace)
         if kept is not None:
             offset_ns = self._wall_ns() - round(self._clock() * 1e9)
-            self._sink.write(self._tree.spans(trace, kept), offset_ns)
+            trace.digest(prompts=self._prompts)
+            self._sink.write(trace, kept, offset_ns)
 
     def _reason(self, trace: RequestTrace) -> str | None:
         if trace.trace_id is not None:

@@ -59,8 +59,8 @@ class FakeSink:
     def __init__(self) -> None:
         self.traces: list[Sequence[Span]] = []
 
-    def write(self, spans: Sequence[Span], wall_offset_ns: int) -> None:
-        self.traces.append(spans)
+    def write(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
+        self.traces.append(TREE.spans(trace, kept))
 
     async def close(self, timeout_s: float) -> bool:
         return True
@@ -131,7 +131,6 @@ def fake_tracer(
     tracer = Tracer(
         sink,
         Sampler(sample),
-        TREE,
         unusual,
         clock=lambda: 11.0,
         wall_ns=lambda: START_NS,

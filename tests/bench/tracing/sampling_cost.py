@@ -5,7 +5,6 @@ Run: python tests/bench/tracing/sampling_cost.py [--rounds N]
 
 import argparse
 import asyncio
-import gc
 import logging
 import random
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from warmroute.proxy.config.tracing import TracingConfig
+from warmroute.proxy.process import tune_collector
 from warmroute.proxy.telemetry.configured import build_tracer
 from warmroute.proxy.telemetry.export import OtlpSink
 from warmroute.proxy.telemetry.span_tree import SpanTree
@@ -80,8 +80,7 @@ class Variants:
 def measure(variants: Variants, rounds: int) -> dict[str, list[float]]:
     """Return seconds by variant, one a round, in an order drawn for each round."""
     took: dict[str, list[float]] = {name: [] for name in variants.names}
-    gc.collect()
-    gc.freeze()
+    tune_collector()  # as a serving process does
     for number in range(rounds + 2):
         for name in random.Random(number).sample(variants.names, len(took)):
             seconds = variants.run(name)
