@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from warmroute.adapters.endpoint import BackendRefused, Endpoint
-from warmroute.adapters.kv_control import Snapshot
+from warmroute.adapters.kv_control import KVControl, Snapshot
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.remedies import Lack
 
@@ -23,6 +23,7 @@ __all__ = [
     "EngineFacts",
     "EventAddress",
     "Health",
+    "KVControl",
     "Lack",
     "ModelCard",
     "Snapshot",
@@ -157,6 +158,10 @@ class Adapter(Protocol):
 
         O(blocks) in the engine and on the wire: ask when it is needed, not often.
         """
+        ...
+
+    def kv_control(self, endpoint: Endpoint) -> KVControl:
+        """Return the levers of the cache behind *endpoint*; asks nothing."""
         ...
 
     def remedy(self, lack: Lack, version: str | None) -> str:

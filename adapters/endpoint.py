@@ -11,6 +11,8 @@ import aiohttp
 from warmroute.policies.errors import BackendUnavailable, ProtocolMismatch
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+DOOR = "/warmroute/"
+"""Paths of the plugin inside an engine."""
 
 
 class BackendRefused(BackendUnavailable):
@@ -36,9 +38,18 @@ class Endpoint:
         timeout_s: Bound of one call, connect to last byte.
         tls: Context for https, or None.
         max_bytes: Bound of one answer; 8 MiB unless given.
+        door_key: Authorization of calls to the plugin's paths, if they have their own.
     """
 
-    __slots__ = ("_headers", "_max_bytes", "_session", "_timeout", "_tls", "url")
+    __slots__ = (
+        "_door_key",
+        "_headers",
+        "_max_bytes",
+        "_session",
+        "_timeout",
+        "_tls",
+        "url",
+    )
 
     def __init__(
         self,
@@ -48,8 +59,10 @@ class Endpoint:
         timeout_s: float,
         tls: ssl.SSLContext | None = None,
         max_bytes: int | None = None,
+        door_key: str | None = None,
     ) -> None:
         self.url = url
+        self._door_key = door_key
         self._session = session
         self._headers = headers
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -63,7 +76,15 @@ class Endpoint:
         """Return the same for an answer that is larger, or takes longer, than most."""
         total_s = max(timeout_s, self._timeout.total or 0.0)
         tls = None if isinstance(self._tls, bool) else self._tls
-        return Endpoint(self._session, self.url, self._headers, total_s, tls, max_bytes)
+        return Endpoint(
+            self._session,
+            self.url,
+            self._headers,
+            total_s,
+            tls,
+            max_bytes,
+            self._door_key,
+        )
 
     async def get(self, path: str) -> Answer:
         """Fetch a path; any status is an answer."""
@@ -111,7 +132,7 @@ class Endpoint:
                 method,
                 self.url + path,
                 json=body,
-                headers=self._headers,
+                headers=self._headers_for(path),
                 timeout=self._timeout,
                 ssl=self._tls,
                 allow_redirects=False,
@@ -123,6 +144,11 @@ class Endpoint:
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._translated(path, error) from error
+
+    def _headers_for(self, path: str) -> Mapping[str, str]:
+        if self._door_key is None or not path.startswith(DOOR):
+            return self._headers
+        return {**self._headers, "Authorization": self._door_key}
 
     async def _read(self, path: str, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()

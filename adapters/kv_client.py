@@ -158,6 +158,15 @@ class KVControlClient:
         return ClientError(answer.status, code, refusal.message)
 
 
+class NoKVControl(KVControlClient):
+    """Refuse every verb of an engine that is not known to have levers, unasked."""
+
+    __slots__ = ()
+
+    async def _ask(self, verb: str, request: Request, kind: type[_T]) -> _T:
+        raise unsupported(verb, NO_DOOR)
+
+
 def _read_refusal(answer: Answer) -> _Refusal | None:
     try:
         return msgspec.json.decode(answer.body, type=_RefusalBody).error

@@ -74,11 +74,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class Flushed(Struct, frozen=True, kw_only=True):
-    """Say whether the cache is empty now, and what was dropped and kept."""
+    """Say whether the cache is empty now, and what was dropped and kept.
+
+    Blocks that an engine does not count are None.
+    """
 
     flushed: bool
-    dropped: int
-    referenced: int
+    dropped: int | None = None
+    referenced: int | None = None
 
 
 class Kept(Struct, frozen=True, kw_only=True):

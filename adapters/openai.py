@@ -9,10 +9,12 @@ from warmroute.adapters.base import (
     EngineFacts,
     EventAddress,
     Health,
+    KVControl,
     Lack,
     ModelCard,
     Snapshot,
 )
+from warmroute.adapters.kv_client import NoKVControl
 from warmroute.adapters.remedies import GENERAL
 from warmroute.policies.errors import ProtocolMismatch
 
@@ -81,6 +83,10 @@ class OpenAIAdapter:
     async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
         """Know nothing: OpenAI's API does not show the cache."""
         return None
+
+    def kv_control(self, endpoint: Endpoint) -> KVControl:
+        """Return none: a server of unknown kind is not asked for them."""
+        return NoKVControl(endpoint)
 
     def remedy(self, lack: Lack, version: str | None) -> str:
         """Return the engine's own remedy, or one for any engine."""

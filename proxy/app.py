@@ -8,28 +8,22 @@ import logging
 import signal
 import ssl
 import sys
-from collections.abc import Mapping
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
-from typing import Any
 
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy import logs, router
-from warmroute.proxy.admin import make_admin
-from warmroute.proxy.admin.listener import AdminListener
-from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
-from warmroute.proxy.config import Address, Config, backend_config
+from warmroute.proxy.administration import Administration
+from warmroute.proxy.config import Address, Config
 from warmroute.proxy.counters import Counters
 from warmroute.proxy.deciding import Deciding
-from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.kv.steering import Steering
 from warmroute.proxy.ledger import Ledger
-from warmroute.proxy.metrics import Exposition, build_registry
 from warmroute.proxy.onlookers import Onlookers
-from warmroute.proxy.policy_metrics import PolicyExposition
 from warmroute.proxy.port import DataPort
 from warmroute.proxy.process import (
     find_loop,
@@ -41,7 +35,6 @@ from warmroute.proxy.process import (
     tune_collector,
 )
 from warmroute.proxy.prompt import PromptReader
-from warmroute.proxy.records.exposition import RecordsExposition
 from warmroute.proxy.reload import Commit, Loader, Reloader, reconcile
 from warmroute.proxy.router import Router
 from warmroute.proxy.sources import Sources
@@ -87,11 +80,13 @@ class App:
         self.deciding = Deciding(self.router, self.port, self.ledger, config.policy)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
         self.onlookers = Onlookers(self.router, self.port)
+        self.steering = Steering(
+            self.fleet, self.view, self.index, self.router, config.conductor
+        )
         self.counters = Counters(self.fleet, self.ledger, self.view)
-        self._admin: AdminListener | None = None
+        self.administration = Administration(self)
         self._tls: ssl.SSLContext | None = None
         self.listening: tuple[str, int] | None = None
-        self.administering: tuple[str, int] | None = None
         self.stopping = Stopping()
         self._connect_parts()
 
@@ -112,6 +107,7 @@ class App:
     def _changed(self, backend: Backend) -> None:
         self._know_models(backend)
         self.sources.changed(backend)
+        self.steering.changed(backend)
 
     def _know_models(self, backend: Backend) -> None:
         self.ledger.know_models(backend.models)
@@ -124,9 +120,11 @@ class App:
     def _restarted(self, backend: Backend) -> None:
         self.view.wipe(backend.name)
         self.sources.restarted(backend)
+        self.steering.restarted(backend)
 
     def _removed(self, backend: Backend) -> None:
         self.sources.removed(backend)
+        self.steering.removed(backend)
         self.view.remove_backend(backend.name)
         self.port.forget(backend)
         self.ledger.forget_backend(backend.name)
@@ -152,74 +150,22 @@ class App:
         with listening("listen", listen):
             self.listening = await self.port.start(listen.host, listen.port, self._tls)
         if config.admin is not None:
-            with listening("admin", config.admin):
-                await self._start_admin(config.admin.host, config.admin.port)
+            await self.administration.start(config.admin, config.admin_token)
         self.sources.start()
         self.counters.start()
         await self.fleet.start()
+        self.steering.start()
         logger.info(
             "started",
             extra={
                 "listen": str(Address(*self.listening)),
-                "admin": str(Address(*self.administering))
-                if self.administering
-                else "off",
+                "admin": str(self.administration),
                 "policy": config.policy.name,
                 "backends": len(self.fleet.backends),
                 "version": version("warmroute"),
                 "compiled": router.__file__.endswith(tuple(EXTENSION_SUFFIXES)),
             },
         )
-
-    async def _start_admin(self, host: str, port: int) -> None:
-        self._admin = AdminListener(make_admin(self._admin_state(host)), _FAREWELL_S)
-        self.administering = await self._admin.start(host, port)
-
-    def _admin_state(self, host: str) -> AdminState:
-        token = self.config.admin_token
-        return AdminState(
-            version=version("warmroute"),
-            ledger=self.ledger,
-            fleet=self.fleet,
-            view=self.view,
-            explain=self.sources.explain,
-            registry=build_registry(
-                Exposition(
-                    self.ledger,
-                    self.fleet,
-                    self.view,
-                    self._index_facts,
-                    self.reloader.status,
-                    version("warmroute"),
-                    lambda: self.sources.exact,
-                ),
-                EventExposition(self.sources.streams),
-                RecordsExposition(lambda: self.onlookers.recorder),
-                PolicyExposition(self.deciding),
-            ),
-            index=self._index_facts,
-            policy=lambda: self.router.policy.name,
-            is_ready=lambda: self.fleet.is_ready and not self.port.own.is_draining,
-            add_backend=self._add_backend,
-            reload=self.reloader.reload,
-            learned=self._learned,
-            cache_killers=self.onlookers.killers.report,
-            queue=self.deciding.show_queue,
-            shadow=self.deciding.show_shadow,
-            host=host,
-            token=token.get_secret_value() if token is not None else None,
-        )
-
-    def _index_facts(self) -> IndexFacts:
-        return IndexFacts(**self.view.stats())
-
-    def _learned(self, name: str) -> Learned:
-        return Learned(*self.fleet.backends[name].learned)
-
-    def _add_backend(self, entry: Mapping[str, Any]) -> str:
-        config = backend_config(entry)
-        self.fleet.add(config)
-        return config.name
 
     async def run(self) -> int:
         """Serve until a signal says otherwise; returns the exit code."""
@@ -246,8 +192,8 @@ class App:
         self.port.close()
         if not is_hurried:
             await self.port.drained(_FAREWELL_S)
-        if self._admin is not None:
-            await self._admin.close()
+        await self.administration.close()
+        await self.steering.close()
         await self.counters.close()
         await self.sources.close()
         await self.fleet.close()
@@ -277,6 +223,7 @@ class App:
             self._configure(old, config)
             await reconcile(self.fleet, config.backends)
             self.sources.configure(models)
+            await self.steering.configure(config.conductor)
             await self._trace_by(tracer)
             await self.onlookers.configure(config)
 

@@ -22,7 +22,7 @@ from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt import Prompt, PromptReader
 from warmroute.proxy.prompt.pending import Exactness
 from warmroute.proxy.records.recorder import Recorder
-from warmroute.proxy.routing import Field, Plan, Routing
+from warmroute.proxy.routing import Field, Plan, Routing, Settled
 from warmroute.proxy.shadow import Shadow
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
@@ -56,6 +56,7 @@ class Router:
         self.ledger = ledger
         self.exact: Exactness | None = None
         self.recorder: Recorder | None = None
+        self.on_settled: Settled | None = None
         self.shadow: Shadow | None = None
         self._fallback = LeastRequests()
         self.seen = SeenBlocks()

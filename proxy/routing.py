@@ -1,6 +1,6 @@
 """One request's place on a backend, from the choice to the books' closing."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from warmroute.policies.routing.base import Candidate, Query
@@ -17,6 +17,12 @@ from warmroute.proxy.view.ticket import Ticket
 
 if TYPE_CHECKING:
     from warmroute.proxy.router import Router
+
+
+Settled = Callable[[Decision, Lookup, Prompt, str | None, int, float], None]
+"""Takes what is known of a request at its end: the record, what its prompt begins
+with, the prompt, the session, the leading tokens seen before, and the time. It must
+return soon, and raise nothing."""
 
 
 class Field:
@@ -284,3 +290,13 @@ class Routing:
         )
         if router.recorder is not None:
             router.recorder.add(self.decision, self._lookup, self._query.session)
+        if answered and router.on_settled is not None:
+            session = self._query.session
+            router.on_settled(
+                self.decision,
+                self._lookup,
+                prompt,
+                session,
+                self._seen_tokens,
+                now,
+            )

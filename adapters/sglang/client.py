@@ -9,12 +9,14 @@ from warmroute.adapters.base import (
     Endpoint,
     EngineFacts,
     EventAddress,
+    KVControl,
     ModelCard,
     Snapshot,
 )
 from warmroute.adapters.exposition import Exposition, combined
 from warmroute.adapters.kv_client import read_snapshot
 from warmroute.adapters.kv_events.address import host_of
+from warmroute.adapters.kv_stock import StockFlush, StockKVControl
 from warmroute.adapters.openai import OpenAIAdapter, owners
 from warmroute.adapters.sglang.event_sources import read_sources
 from warmroute.adapters.sglang.remedies import REMEDIES
@@ -29,6 +31,8 @@ WAITING = "sglang:num_queue_reqs"
 PROMPT_TOKENS = "sglang:prompt_tokens_total"
 CACHED_TOKENS = "sglang:cached_tokens_total"
 RANK = "dp_rank"
+FLUSH = StockFlush("/flush_cache")
+NEED = "stock SGLang has no such lever; install warmroute beside it and load its plugin"
 INFO_PATHS = ("/server_info", "/get_server_info")
 ANY_MODEL = "default"
 
@@ -74,6 +78,10 @@ class SGLangAdapter(OpenAIAdapter):
     async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
         """Ask the in-engine plugin, where it is loaded."""
         return await read_snapshot(endpoint)
+
+    def kv_control(self, endpoint: Endpoint) -> KVControl:
+        """Return the plugin's levers; without it, a flush."""
+        return StockKVControl(endpoint, FLUSH, NEED)
 
     async def tokenize(
         self, endpoint: Endpoint, body: Mapping[str, object]

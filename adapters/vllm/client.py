@@ -9,6 +9,7 @@ from warmroute.adapters.base import (
     Endpoint,
     EngineFacts,
     EventAddress,
+    KVControl,
     Lack,
     ModelCard,
     Snapshot,
@@ -16,6 +17,7 @@ from warmroute.adapters.base import (
 from warmroute.adapters.exposition import Exposition, Samples
 from warmroute.adapters.kv_client import read_snapshot
 from warmroute.adapters.kv_events.address import host_of
+from warmroute.adapters.kv_stock import StockFlush, StockKVControl
 from warmroute.adapters.openai import OpenAIAdapter, owners
 from warmroute.adapters.tokenize import ask_tokens
 from warmroute.adapters.vllm.event_sources import PATH, read_sources
@@ -32,6 +34,16 @@ QUERIED = "vllm:prefix_cache_queries_total"
 HIT = "vllm:prefix_cache_hits_total"
 HIT_OUTSIDE = "vllm:external_prefix_cache_hits_total"
 RANK = "engine"
+
+FLUSH = StockFlush(
+    "/reset_prefix_cache",
+    "vLLM offers it in developer mode; start it with VLLM_SERVER_DEV_MODE=1, or "
+    "with the warmroute plugin",
+)
+NEED = (
+    "stock vLLM has no such lever; install warmroute beside it, name the plugin in "
+    "VLLM_PLUGINS and give the engine its token"
+)
 
 _EXPOSITION = Exposition((CONFIG, USAGE, OLD_USAGE, RUNNING, WAITING, START_TIME))
 _SWITCH: Mapping[str | None, bool] = {"True": True, "False": False}
@@ -71,6 +83,10 @@ class VLLMAdapter(OpenAIAdapter):
     async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
         """Ask the in-engine plugin, where it is loaded."""
         return await read_snapshot(endpoint)
+
+    def kv_control(self, endpoint: Endpoint) -> KVControl:
+        """Return the plugin's levers; without it, what developer mode offers."""
+        return StockKVControl(endpoint, FLUSH, NEED)
 
     def remedy(self, lack: Lack, version: str | None) -> str:
         """Return vLLM's flag; prefix caching was opt-in before 0.8."""

@@ -2,11 +2,41 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 from warmroute.policies.errors import PolicyError
-from warmroute.policies.kv.pool import BlockPool
 
 _SLACK = 64
+
+
+class Holder(Protocol):
+    """A pool whose cached blocks can be kept from eviction, such as `BlockPool`."""
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of the pool, the one that is never given out included."""
+        ...
+
+    @property
+    def num_held(self) -> int:
+        """Blocks held now."""
+        ...
+
+    def lookup(self, block_hashes: Sequence[int], /) -> Sequence[object]:
+        """Return an entry for each leading resident block of a chain."""
+        ...
+
+    def hold(self, block_hashes: Iterable[int], /) -> object:
+        """Keep resident blocks from eviction."""
+        ...
+
+    def unhold(self, block_hashes: Sequence[int], /) -> int:
+        """Let go of blocks, given head first; returns how many were held."""
+        ...
+
+    def add_reclaimer(self, reclaim: Callable[[int], int], /) -> None:
+        """Have *reclaim* called with the pages missing when the pool runs short."""
+        ...
 
 
 class Retention:
@@ -20,6 +50,7 @@ class Retention:
         pool: Whose blocks to hold; leave its `hold` to this object.
         cap_share: Largest share of the pool's pages that may be held, from 0 to 1.
         clock: Seconds that never go back.
+        at_most: Most blocks let go by one call; what is due beyond waits for the next.
 
     Raises:
         PolicyError: The share is not one.
@@ -28,16 +59,22 @@ class Retention:
         cap_blocks: Most blocks that may be retained at a time.
     """
 
-    __slots__ = ("_clock", "_deadlines", "_due", "_pool", "cap_blocks")
+    __slots__ = ("_at_most", "_clock", "_deadlines", "_due", "_pool", "cap_blocks")
 
     def __init__(
-        self, pool: BlockPool, cap_share: float = 0.5, *, clock: Callable[[], float]
+        self,
+        pool: Holder,
+        cap_share: float = 0.5,
+        *,
+        clock: Callable[[], float],
+        at_most: int | None = None,
     ) -> None:
         if not 0.0 <= cap_share <= 1.0:
             raise PolicyError(f"retention: cap share {cap_share} (allowed: 0 to 1)")
         self.cap_blocks = int(cap_share * (pool.num_pages - 1))
         self._pool = pool
         self._clock = clock
+        self._at_most = at_most
         self._deadlines: dict[int, float] = {}
         self._due: list[tuple[float, int, int]] = []
         pool.add_reclaimer(lambda missing: self.expire())
@@ -54,6 +91,13 @@ class Retention:
         """Blocks retained now."""
         self.expire()
         return len(self._deadlines)
+
+    @property
+    def due_s(self) -> float | None:
+        """Seconds until something may be due; None while nothing is retained."""
+        if not self._deadlines:
+            return None
+        return max(0.0, self._due[0][0] - self._clock())
 
     def retain(self, hashes: Sequence[int], ttl_s: float) -> int:
         """Keep the leading resident blocks of a chain for *ttl_s* seconds.
@@ -109,7 +153,7 @@ class Retention:
         if now is None:
             now = self._clock()
         count = 0
-        while self._due and self._due[0][0] <= now:
+        while self._due and self._due[0][0] <= now and count != self._at_most:
             deadline, _, block_hash = heappop(self._due)
             if self._deadlines.get(block_hash) == deadline:
                 del self._deadlines[block_hash]

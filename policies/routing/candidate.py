@@ -121,6 +121,8 @@ class Query:
     """Expected length of the answer."""
     blocks: Sequence[int] = ()
     """Chained block hashes of the prompt's leading full blocks; empty if not known."""
+    depth_tokens: float | None = None
+    """How deep in its prompt a computed token is, the mean of late; None if unknown."""
     block_tokens: float = 0.0
     """Nominal tokens a block of *blocks*."""
 

@@ -13,11 +13,14 @@ from warmroute.policies.routing.pricing import choose_cheapest
 class ExpectedTtft:
     """Choose the backend where this request costs everybody the least time.
 
-    cost = wait + (alpha + s * decodes) * uncached / rate + w * E[out] * itl
+    cost = wait + (alpha + s * decodes) * g * uncached / rate + w * E[out] * itl
 
     with alpha = min(cap, 1 / (1 - rho)): a miss delays this request, those behind
-    it, and the streams beside it. Extends TTFT-min of Mooncake (Qin et al. 2024,
-    section 6) by the prices of a miss. O(candidates).
+    it, and the streams beside it. g is what a token of this miss takes over what the
+    tokens took that the rate was learned of: 1 plus the depth of its middle in the
+    prompt, in units of *attention_tokens*, over the same of their mean depth. Extends
+    TTFT-min of Mooncake (Qin et al. 2024, section 6) by the prices of a miss.
+    O(candidates).
     """
 
     name = "expected_ttft"
@@ -29,17 +32,22 @@ class ExpectedTtft:
             float,
             Limits(0, 10),
             "price of stopping one running stream, per second of prefill",
-        ] = 0.04,
+        ] = 0.08,
         decode_weight: Annotated[
             float,
             Limits(0, 10),
             "price of a second that this request will spend in decode",
-        ] = 0.2,
+        ] = 0.1,
         alpha_cap: Annotated[
             float,
             Limits(1, 1000),
             "most that a second of prefill may cost when the pool is full",
         ] = 20.0,
+        attention_tokens: Annotated[
+            float,
+            Limits(0, 1e9),
+            "context at which attending to it doubles the price of a token; 0: never",
+        ] = 30_000.0,
         tie_tolerance: Annotated[
             float,
             Limits(0, 1),
@@ -50,6 +58,7 @@ class ExpectedTtft:
         self.stall_weight = stall_weight
         self.decode_weight = decode_weight
         self.alpha_cap = alpha_cap
+        self.attention_tokens = attention_tokens
         self.tie_tolerance = tie_tolerance
         self._draw = (rng or Random()).random
 
@@ -61,6 +70,7 @@ class ExpectedTtft:
             self.stall_weight,
             self.decode_weight,
             self.alpha_cap,
+            self.attention_tokens,
             self.tie_tolerance,
             self._draw,
         )

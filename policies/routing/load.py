@@ -100,7 +100,14 @@ class FleetLoad:
         if now >= self._next_refresh:
             self.refresh(now)
         pool = like.speed.pool if like is not None else self._busiest(now)
-        return Query(prompt_tokens, now, session, pool.rho(now), pool.output_tokens)
+        return Query(
+            prompt_tokens,
+            now,
+            session,
+            pool.rho(now),
+            pool.output_tokens,
+            depth_tokens=pool.depth_tokens,
+        )
 
     def reserve(
         self,
@@ -121,7 +128,9 @@ class FleetLoad:
         """
         if now >= self._next_refresh:
             self.refresh(now)
-        candidate.speed.pool.add_work(uncached_tokens, now)
+        pool = candidate.speed.pool
+        pool.add_work(uncached_tokens, now)
+        pool.learn_depth(uncached_tokens, prompt_tokens - uncached_tokens)
         if candidate.waiting:
             presume_prefilled(candidate, now)
         return Reservation(candidate, prompt_tokens, uncached_tokens, now, streamed)

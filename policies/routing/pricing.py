@@ -18,12 +18,13 @@ def choose_cheapest(
     stall_weight: float,
     decode_weight: float,
     alpha_cap: float,
+    attention_tokens: float,
     tie_tolerance: float,
     draw: Callable[[], float],
 ) -> Choice:
     """Price every candidate and choose the cheapest, ties by *draw* in [0, 1)."""
     flat, least, second = price(
-        query, candidates, stall_weight, decode_weight, alpha_cap
+        query, candidates, stall_weight, decode_weight, alpha_cap, attention_tokens
     )
     totals = flat[3::4]
     index = totals.index(least)
@@ -65,6 +66,7 @@ def price(
     stall_weight: float,
     decode_weight: float,
     alpha_cap: float,
+    attention_tokens: float = 0.0,
 ) -> tuple[list[float], float, float]:
     """Return wait, miss, decode and total of all, and the two least totals.
 
@@ -74,6 +76,7 @@ def price(
     alpha = alpha_cap
     if rho < 1.0 and alpha * (1.0 - rho) > 1.0:
         alpha = 1.0 / (1.0 - rho)
+    flat_price, deeper = _depth_prices(query, attention_tokens)
     flat: list[float] = []
     least = second = inf
     speed: SpeedClass | None = None
@@ -97,7 +100,10 @@ def price(
         wait = backlog / rate if backlog else 0.0
         miss = 0.0
         if matched < prompt:
-            miss = (alpha + stall_weight * one.decodes) * (prompt - matched) / rate
+            # The middle of what is missing is half way from the match to the end.
+            each = flat_price + deeper * (matched + prompt)
+            miss = (alpha + stall_weight * one.decodes) * (prompt - matched)
+            miss *= each / rate
         decode = alone + per_request * one.requests + per_token * one.context_tokens
         total = wait + miss + decode
         if total < second:
@@ -131,6 +137,18 @@ def expected_ttft_s(query: Query, one: Candidate) -> float:
     """Return the seconds to the first token there: wait and own prefill, no more."""
     uncached = max(0, query.prompt_tokens - one.matched_tokens)
     return (backlog_tokens(one, query.now) + uncached) / one.rate
+
+
+def _depth_prices(query: Query, attention_tokens: float) -> tuple[float, float]:
+    """Price a token at the start of a prompt, and half a token of depth.
+
+    In tokens of the mean depth of which the rates were learned.
+    """
+    depth = query.depth_tokens
+    if depth is None or not attention_tokens:
+        return 1.0, 0.0
+    whole = attention_tokens + depth
+    return attention_tokens / whole, 0.5 / whole
 
 
 def _decode_prices(

@@ -17,13 +17,23 @@ WINDOW_S: Final = 60
 
 _COLD_WEIGHT_S: Final = 1.0  # busy seconds after which a class outweighs its prior
 _OUTPUT_GAIN: Final = 0.01
+_KEEP: Final = 0.995  # of the sums of depths, a request
 _OUTPUT_STEP: Final = 10.0
 
 
 class Pool:
     """What the backends of one model share: offered work, answer lengths."""
 
-    __slots__ = ("_buckets", "_outputs", "_second", "_sent", "output_tokens", "rate")
+    __slots__ = (
+        "_buckets",
+        "_depths",
+        "_outputs",
+        "_second",
+        "_sent",
+        "_tokens",
+        "output_tokens",
+        "rate",
+    )
 
     def __init__(self) -> None:
         self.rate = 0.0
@@ -32,6 +42,7 @@ class Pool:
         self._buckets = [0] * WINDOW_S
         self._second = 0
         self._sent = 0
+        self._tokens = self._depths = 0.0
 
     def __repr__(self) -> str:
         return (
@@ -51,6 +62,20 @@ class Pool:
         if now >= self._second + 1:
             self._advance(int(now))
         return self._sent / (WINDOW_S * self.rate) if self.rate else 0.0
+
+    @property
+    def depth_tokens(self) -> float | None:
+        """Return how deep in its prompt a computed token is; None before any.
+
+        An EWMA, like the rates that are learned of the same prompts.
+        """
+        return self._depths / self._tokens if self._tokens else None
+
+    def learn_depth(self, uncached_tokens: int, matched_tokens: int) -> None:
+        """Take in prefill that was sent, behind tokens that were cached."""
+        middle = matched_tokens + 0.5 * uncached_tokens
+        self._tokens = _KEEP * self._tokens + uncached_tokens
+        self._depths = _KEEP * self._depths + middle * uncached_tokens
 
     def learn_output(self, tokens: int) -> None:
         """Take the length of a finished answer into the expected one.

@@ -60,6 +60,7 @@ def make_admin(state: AdminState) -> web.Application:
             web.post("/api/backends/{name}/drain", admin.drain_backend),
             web.delete("/api/backends/{name}", admin.remove_backend),
             web.post("/api/reload", admin.reload),
+            *state.routes,
         ]
     )
     return app

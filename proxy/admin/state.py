@@ -6,18 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from aiohttp.web import RouteDef
 from prometheus_client import CollectorRegistry
 
+from warmroute.adapters.kv_control import VERBS
 from warmroute.policies.kv.trunks import Survey
 from warmroute.proxy.dashboard.advice import advise
 from warmroute.proxy.ledger import Ledger
 
 _BLOCK_SIZE = 16  # of an engine that does not tell
 
-KV_VERBS = (
-    *("snapshot", "flush", "evict", "retain", "release", "demote"),
-    *("offload", "restore", "eviction_policy", "token_budget"),
-)
+KV_VERBS = VERBS
 
 
 class LoadFacts(Protocol):
@@ -179,6 +178,8 @@ class AdminState:
             returns the new backend's name; raises ConfigError.
         cache_killers: Takes tokens a block; returns what breaks prefixes, as JSON.
         reload: Loads the configuration again; raises ConfigError with all lines.
+        kv: Returns for each verb of KV control that a backend has it, or why not.
+        routes: Further routes, behind the same guard.
         host: Where the admin server listens; loopback needs no token.
         token: Required as a bearer token when set.
     """
@@ -197,6 +198,7 @@ class AdminState:
     learned: Callable[[str], Learned] = nothing_learned
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
     cache_killers: Callable[[int], list[dict[str, Any]]] = no_cache_killers
+    routes: Sequence[RouteDef] = ()
     queue: Callable[[], dict[str, Any] | None] = lambda: None
     shadow: Callable[[], dict[str, Any] | None] = lambda: None
     host: str = "127.0.0.1"

@@ -2,9 +2,7 @@
 
 import argparse
 import json
-import math
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -12,10 +10,12 @@ from warmroute.policies.errors import ConfigError, PolicyError
 
 if TYPE_CHECKING:
     from warmroute.proxy.demo.progress import Step
+    from warmroute.proxy.replay.comparison import Progress
     from warmroute.proxy.replay.setting import Setting
+    from warmroute.proxy.replay.trace import Trace
+    from warmroute.proxy.replay.what_if import Answer
 
 _POLICIES = "round_robin,least_requests,expected_ttft"
-_UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 class ReplayCommand:
@@ -27,19 +27,26 @@ class ReplayCommand:
         "Play a recorded trace to a simulated fleet, once for each policy, and print "
         "what users would have waited and what was computed twice. Policies, load and "
         "token classes are those of `warmroute serve`; beside them stands what no "
-        "router can beat. TRACE is a file of Mooncake's JSON lines, plain, .gz or .zst."
+        "router can beat. TRACE is a file, plain, .gz or .zst: Mooncake's JSON lines, "
+        "sessions of agents, warmroute's access records, Azure's CSV; or `rag:`, a "
+        "made load of retrieval."
     )
     examples = """examples:
   warmroute replay conversation_trace.jsonl
   warmroute replay trace.jsonl.zst --backends 4 --capacity 3M --prefill-rate 20k
   warmroute replay trace.jsonl.gz --policy round_robin,expected_ttft --jitter 3 \\
     --seeds 4 --json
+  warmroute replay sessions.jsonl.zst --engine-model batching --sessions 56 \\
+    --policy weighted_scores,expected_ttft --report report.html
+  warmroute replay rag:k=8,rate=6 --engine-model batching --what-if 0.95
 
 exit codes: 0 replayed, 1 something failed, 2 unknown policy, bad option or trace
 """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""
+        from warmroute.proxy.replay import options
+
         add = parser.add_argument
         add("trace", metavar="TRACE", help="the trace")
         add(
@@ -48,31 +55,36 @@ exit codes: 0 replayed, 1 something failed, 2 unknown policy, bad option or trac
             metavar="P[,P...]",
             help=f"what to compare ({_POLICIES})",
         )
-        _add_engines(parser)
-        _add_playing(parser)
+        options.add_engines(parser)
+        options.add_playing(parser)
+        options.add_troubles(parser)
+        options.add_objectives(parser)
+        add("--report", metavar="FILE", help="write a page with plots to FILE as well")
         add("--json", action="store_true", help="print JSON, not a table")
 
     def run(self, options: argparse.Namespace) -> int:
         """Replay, print what came of it, and return the exit code."""
-        from pathlib import Path
-
         from warmroute.proxy.replay.comparison import Comparison
-        from warmroute.proxy.replay.mooncake import read_mooncake
+        from warmroute.proxy.replay.page import write_page
         from warmroute.proxy.replay.report import Report
 
         names = _known_policies(options.policy)
-        trace, setting = read_mooncake(Path(options.trace)), _setting(options)
+        setting = _setting(options)
+        trace = _trace(options, setting)
         with _progress() as step:
             count = None if step is None else step.count
             routed, oracles = Comparison(trace, setting, count).run(names)
-        report = Report(trace, setting, routed, oracles)
+            answer = _what_if(options, trace, setting, names[-1], count)
+        report = Report(trace, setting, routed, oracles, answer)
+        if options.report is not None:
+            write_page(options.report, report)
         print(json.dumps(report.as_object()) if options.json else report.as_text())
         return 0
 
 
 def _known_policies(text: str) -> list[str]:
     """Split *text* into names, each once, and have every policy built."""
-    from warmroute.proxy.replay.comparison import build_policy
+    from warmroute.proxy.replay.fleets import build_policy
 
     names = list(dict.fromkeys(text.split(",")))
     try:
@@ -84,72 +96,80 @@ def _known_policies(text: str) -> list[str]:
 
 
 def _setting(options: argparse.Namespace) -> "Setting":
+    from warmroute.proxy.replay.engine_constants import choose_constants
+    from warmroute.proxy.replay.options import by_engine
+    from warmroute.proxy.replay.routed import backend_names
     from warmroute.proxy.replay.setting import Setting
+    from warmroute.proxy.replay.view_grade import read_view
 
-    return Setting(
+    _check_model(options)
+    names = backend_names(options.backends)
+    batching = None
+    capacity, rate = options.capacity, options.prefill_rate or 8000.0
+    if options.engine_model == "batching":
+        batching = choose_constants(options.constants, options.constant or ())
+        capacity = batching.kv_tokens if capacity is None else max(1, capacity)
+        rate = 1 / batching.prefill_s(1)
+    setting = Setting(
         options.backends,
-        options.capacity,
-        options.prefill_rate,
+        10**6 if capacity is None else capacity,
+        rate,
         options.speed,
         options.jitter,
         options.seeds,
+        batching,
+        options.sessions,
+        options.ttft_slo,
+        options.tpot_slo,
+        read_view(options.view),
+        by_engine("--slow", options.slow, names),
+        by_engine("--misjudge", options.misjudge, names),
+        by_engine("--die", options.die, names),
     )
+    if len(setting.dies_at) == setting.backends:
+        raise ConfigError("--die: every engine dies (needed: one that stays)")
+    return setting
 
 
-def _add_engines(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--engine-model",
-        choices=("fifo",),
-        default="fifo",
-        help="how engines are simulated (fifo: one prompt after the other)",
-    )
-    add(
-        "--backends",
-        type=_count(4096, 1),
-        default=8,
-        metavar="N",
-        help="how many engines (8)",
-    )
-    add(
-        "--capacity",
-        type=_count(10**12, 0),
-        default=10**6,
-        metavar="TOKENS",
-        help="prefix cache of each, such as 420k or 3M (1M)",
-    )
-    add(
-        "--prefill-rate",
-        type=_number(1e9),
-        default=8000.0,
-        metavar="R",
-        help="prompt tokens that each computes a second (8k)",
-    )
+def _check_model(options: argparse.Namespace) -> None:
+    """Refuse flags of the other engine model, which would go unheard."""
+    if options.engine_model == "batching":
+        wrong = {"--prefill-rate": options.prefill_rate}
+    else:
+        wrong = {
+            "--constants": options.constants,
+            "--constant": options.constant,
+            "--die": options.die,
+        }
+    for flag, value in wrong.items():
+        if value is not None:
+            raise ConfigError(
+                f"{flag}: not known to --engine-model {options.engine_model}"
+            )
 
 
-def _add_playing(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--speed",
-        type=_number(1e6),
-        default=1.0,
-        metavar="X",
-        help="play it X times as fast as recorded (1)",
-    )
-    add(
-        "--jitter",
-        type=_number(1e6, 0.0),
-        default=0.0,
-        metavar="S",
-        help="delay each request by up to S recorded seconds, at random (0)",
-    )
-    add(
-        "--seeds",
-        type=_count(1000, 1),
-        default=1,
-        metavar="K",
-        help="play it K times with other random numbers, and take means (1)",
-    )
+def _trace(options: argparse.Namespace, setting: "Setting") -> "Trace":
+    from warmroute.proxy.replay.traces import read_trace
+
+    if setting.batching is None:
+        return read_trace(options.trace, options.max_prompt, options.max_think)
+    most = min(options.max_prompt, setting.capacity_tokens)
+    trace = read_trace(options.trace, most, options.max_think)
+    return trace.within(setting.capacity_tokens)
+
+
+def _what_if(
+    options: argparse.Namespace,
+    trace: "Trace",
+    setting: "Setting",
+    policy: str,
+    progress: "Progress | None",
+) -> "Answer | None":
+    from warmroute.proxy.replay.what_if import WhatIf
+
+    if options.what_if is None:
+        return None
+    return WhatIf(trace, setting, policy, options.what_if, progress).search()
 
 
 def _progress() -> AbstractContextManager["Step | None"]:
@@ -159,36 +179,3 @@ def _progress() -> AbstractContextManager["Step | None"]:
     from warmroute.proxy.demo.progress import Step
 
     return Step("replaying")
-
-
-def _number(most: float, least: float | None = None) -> Callable[[str], float]:
-    """Return a reader of numbers, above 0 without a least; k, M or G may end them."""
-
-    def number(text: str) -> float:
-        unit = _UNITS.get(text[-1:])
-        try:
-            value = float(text[:-1]) * unit if unit else float(text)
-        except ValueError:
-            value = math.nan
-        is_enough = value > 0 if least is None else value >= least
-        if not (is_enough and value <= most):
-            allowed = "above 0" if least is None else f"from {least:g}"
-            raise argparse.ArgumentTypeError(
-                f"{text!r} (allowed: numbers {allowed}, at most {most:g})"
-            )
-        return value
-
-    return number
-
-
-def _count(most: int, least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers; k, M or G may end them."""
-    read = _number(most, least)
-
-    def count(text: str) -> int:
-        value = read(text)
-        if not value.is_integer():
-            raise argparse.ArgumentTypeError(f"{text!r} (allowed: whole numbers)")
-        return int(value)
-
-    return count

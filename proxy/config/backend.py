@@ -106,6 +106,11 @@ class BackendConfig(Section):
         description="Bearer token for the engine; it takes the place of the client's "
         "own, and probes carry it.",
     )
+    kv_token: Secret = Field(
+        default=None,
+        description="Bearer token for the engine's `/warmroute/kv`; left out, the "
+        "api_key goes there, too.",
+    )
     tls: BackendTLSConfig = Field(
         default_factory=BackendTLSConfig, description="How an https URL is verified."
     )

@@ -25,6 +25,7 @@ from warmroute.proxy.config.fields import (
 from warmroute.proxy.config.policy import PolicyConfig
 from warmroute.proxy.config.records import RecordsConfig
 from warmroute.proxy.config.sections import (
+    ConductorConfig,
     DecisionsConfig,
     DrainConfig,
     HeadersConfig,
@@ -146,6 +147,10 @@ class Config(Section):
     )
     tracing: Annotated[TracingConfig | None, BeforeValidator(off_none)] = Field(
         default=None, description="Where spans are sent; left out, nowhere."
+    )
+    conductor: ConductorConfig = Field(
+        default_factory=ConductorConfig,
+        description="Whether and how much the engines' caches are steered.",
     )
     log: LogConfig = Field(default_factory=LogConfig, description="What is logged.")
     reload: ReloadConfig = Field(

@@ -194,6 +194,32 @@ class RetryConfig(Section):
     )
 
 
+class ConductorConfig(Section):
+    """Have engines keep, give up, fetch and copy prefixes, as traffic shows."""
+
+    enabled: bool = Field(
+        default=False,
+        description="Whether it acts. It does so only on backends whose KV events are "
+        "followed and which offer KV control, and for prompts whose token ids are "
+        "known.",
+    )
+    actions_per_minute: Annotated[int, Number] = Field(
+        default=240,
+        ge=1,
+        le=60_000,
+        description="Actions over all backends; what goes beyond is left out.",
+    )
+    retained_share: Annotated[float, Number] = Field(
+        default=0.3,
+        ge=0,
+        le=0.5,
+        description="Share of a backend's cache that it may retain; 0 never retains.",
+    )
+    min_tokens: Count = Field(
+        default=64, description="Shortest prefix that anything is done for."
+    )
+
+
 class ReloadConfig(Section):
     """Take up a changed configuration file; SIGHUP always does."""
 

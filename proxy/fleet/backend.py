@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from pydantic import SecretStr
+
 from warmroute.adapters.base import Adapter, EngineFacts, ModelCard
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.policies.errors import ConfigError
@@ -39,6 +41,7 @@ class Backend:
         "breaker",
         "candidates",
         "config",
+        "door_key",
         "event_sources",
         "facts",
         "host",
@@ -75,6 +78,7 @@ class Backend:
         self.path_prefix = target.path_prefix
         self.ssl = _context(target, config)
         self.auth_header = _auth_header(config)
+        self.door_key = _bearer(config.name, "kv_token", config.kv_token)
         self.adapter = adapter
         self.is_detected = config.engine != "auto"
         self.breaker = _breaker(health)
@@ -261,15 +265,20 @@ def _context(target: Target, config: BackendConfig) -> ssl.SSLContext | None:
 
 
 def _auth_header(config: BackendConfig) -> tuple[bytes, bytes] | None:
-    if config.api_key is None:
+    bearer = _bearer(config.name, "api_key", config.api_key)
+    return None if bearer is None else (b"authorization", bearer.encode())
+
+
+def _bearer(name: str, field: str, secret: SecretStr | None) -> str | None:
+    if secret is None:
         return None
-    key = config.api_key.get_secret_value()
+    key = secret.get_secret_value()
     if not key.isascii() or not key.isprintable():
         raise ConfigError(
-            f"backend {config.name}: api_key holds a character that no header can"
+            f"backend {name}: {field} holds a character that no header can"
             " carry; check for a line end in the variable it comes from"
         )
-    return b"authorization", f"Bearer {key}".encode()
+    return f"Bearer {key}"
 
 
 def _bare(model: str) -> ModelCard:

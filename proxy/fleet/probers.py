@@ -109,7 +109,14 @@ class Probers:
         if backend.auth_header is not None:
             headers["Authorization"] = backend.auth_header[1].decode()
         timeout_s = self._health.timeout_s
-        return Endpoint(session, backend.url, headers, timeout_s, backend.ssl)
+        return Endpoint(
+            session,
+            backend.url,
+            headers,
+            timeout_s,
+            backend.ssl,
+            door_key=backend.door_key,
+        )
 
     def endpoint(self, name: str) -> Endpoint | None:
         """Return where a backend takes control calls; None while it is not probed."""

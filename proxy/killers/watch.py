@@ -14,7 +14,7 @@ from warmroute.proxy.prompt import Prompt
 logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.05
-"""One prompt so often: a share of the loop below one percent, whatever the traffic."""
+"""One prompt so often, whatever the traffic."""
 
 MAX_QUEUED: Final = 64
 
@@ -28,8 +28,8 @@ Sample = tuple[bytes, int, float, int]
 class KillerWatch:
     """Take prompts as long as there is room, and look at one every 50 ms.
 
-    On the loop, in steps of about a third of a millisecond: a thread would hold it up
-    for as long. Texts wait in a queue of 64, of 32 KiB at most, and go once looked at.
+    On the loop, in steps below a millisecond: a thread would hold it up for as long.
+    Texts wait in a queue of 64, of 32 KiB at most, and go once looked at.
 
     Args:
         clock: Monotonic seconds.

@@ -1,6 +1,7 @@
 """The prefix cache of a simulated engine: single blocks, least recently used out."""
 
 from collections import OrderedDict
+from collections.abc import Container
 
 from warmroute.proxy.replay.trace import TraceRequest
 
@@ -32,14 +33,20 @@ class BlockCache:
     def __len__(self) -> int:
         return len(self._resident)
 
-    def cached_tokens(self, request: TraceRequest) -> int:
+    def cached_tokens(
+        self, request: TraceRequest, promised: Container[int] = ()
+    ) -> int:
         """Count the prompt tokens that need not be computed; changes nothing.
 
         O(blocks that match).
+
+        Args:
+            request: What is asked.
+            promised: Blocks that count as resident.
         """
         resident, matched = self._resident, 0
         for block in request.blocks:
-            if block not in resident:
+            if block not in resident and block not in promised:
                 break
             matched += 1
         most = (request.prompt_tokens - 1) // self._block_size

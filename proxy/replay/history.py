@@ -20,13 +20,20 @@ class History:
     def __repr__(self) -> str:
         return f"<History [Blocks: {len(self._sent)}]>"
 
-    def enter(self, request: TraceRequest, cached: int, best: int) -> Classes:
+    def enter(
+        self,
+        request: TraceRequest,
+        cached: int,
+        best: int,
+        predicted: int | None = None,
+    ) -> Classes:
         """Classify the tokens of *request* and remember its blocks. O(blocks).
 
         Args:
             request: What was sent.
             cached: Tokens that were cached where it went.
-            best: The most that were cached anywhere.
+            best: The most that were cached anywhere, as far as was known.
+            predicted: What was expected where it went; None is what came true.
         """
         sent, num_seen = self._sent, 0
         for block in request.blocks:
@@ -36,6 +43,8 @@ class History:
         sent.update(request.blocks)
         size = self._block_size
         most = (request.prompt_tokens - 1) // size * size
+        if predicted is None:
+            predicted = cached
         return classify(
-            request.prompt_tokens, cached, cached, best, num_seen * size, most
+            request.prompt_tokens, cached, predicted, best, num_seen * size, most
         )

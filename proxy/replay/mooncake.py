@@ -5,6 +5,7 @@ Serving", published with such traces. An id stands for a block with all in front
 and the last block of a prompt may be partial.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ _MOST_TOKENS: Final = 10**9
 _SHOWN: Final = 60
 
 
-def read_mooncake(path: Path) -> Trace:
+def read_mooncake(path: Path, lines: Sequence[bytes] | None = None) -> Trace:
     """Read a trace from *path*; blank lines are passed over.
 
     Raises:
@@ -28,7 +29,7 @@ def read_mooncake(path: Path) -> Trace:
     """
     requests: list[TraceRequest] = []
     first_ms = last_ms = None
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         if not line.strip():
             continue
         try:

@@ -1,20 +1,26 @@
 """What no router can beat: one cache for all engines, and one queue."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from warmroute.proxy.replay.belady import BeladyCache
 from warmroute.proxy.replay.block_cache import BlockCache
 from warmroute.proxy.replay.history import History
-from warmroute.proxy.replay.prefill_server import PrefillServer
+from warmroute.proxy.replay.prefill_server import DECODE_TOKEN_S, PrefillServer
 from warmroute.proxy.replay.served import Served
 from warmroute.proxy.replay.setting import Setting
 from warmroute.proxy.replay.trace import TraceRequest
 
 
-class Fleet(Protocol):
-    """Something that serves requests in time order."""
+class Cache(Protocol):
+    """What keeps blocks of prompts."""
 
-    def serve(self, request: TraceRequest, now: float) -> Served:
-        """Serve *request*, which comes at *now*."""
+    def cached_tokens(self, request: TraceRequest) -> int:
+        """Count the prompt tokens that need not be computed."""
+        ...
+
+    def admit(self, request: TraceRequest) -> None:
+        """Make the full blocks of *request* resident."""
         ...
 
 
@@ -24,15 +30,13 @@ class PooledFleet:
     Args:
         setting: The engines.
         block_size: Tokens a block.
-        capacity_tokens: Size of the cache; None keeps everything.
+        cache: Of all of them.
     """
 
     __slots__ = ("_cache", "_history", "_servers")
 
-    def __init__(
-        self, setting: Setting, block_size: int, capacity_tokens: int | None
-    ) -> None:
-        self._cache = BlockCache(block_size, capacity_tokens)
+    def __init__(self, setting: Setting, block_size: int, cache: Cache) -> None:
+        self._cache = cache
         self._history = History(block_size)
         self._servers = [
             PrefillServer(setting.prefill_rate) for _ in range(setting.backends)
@@ -50,15 +54,24 @@ class PooledFleet:
         ttft_s = self._servers[index].serve(prompt - cached, now)
         self._cache.admit(request)
         classes = self._history.enter(request, cached, cached)
-        return Served(index, prompt, cached, ttft_s, classes)
+        end_s = ttft_s + request.output_tokens * DECODE_TOKEN_S
+        return Served(index, prompt, cached, ttft_s, classes, DECODE_TOKEN_S, end_s)
 
 
 def pooled_cache(setting: Setting, block_size: int) -> PooledFleet:
     """Return the fleet whose one cache is as large as all of theirs."""
     total = setting.backends * setting.capacity_tokens
-    return PooledFleet(setting, block_size, total)
+    return PooledFleet(setting, block_size, BlockCache(block_size, total))
 
 
 def infinite_cache(setting: Setting, block_size: int) -> PooledFleet:
     """Return the fleet whose one cache never loses a block."""
-    return PooledFleet(setting, block_size, None)
+    return PooledFleet(setting, block_size, BlockCache(block_size, None))
+
+
+def clairvoyant_cache(
+    setting: Setting, block_size: int, future: Sequence[TraceRequest]
+) -> PooledFleet:
+    """Return the fleet whose one cache knows which blocks *future* will use."""
+    total = setting.backends * setting.capacity_tokens
+    return PooledFleet(setting, block_size, BeladyCache(block_size, total, future))

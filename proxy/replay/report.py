@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from warmroute.proxy.replay.comparison import Outcome
+from warmroute.proxy.replay.offered import offered_load
 from warmroute.proxy.replay.routed import backend_names
 from warmroute.proxy.replay.setting import Setting
-from warmroute.proxy.replay.tally import TPOT_OBJECTIVE_S, TTFT_OBJECTIVE_S
 from warmroute.proxy.replay.trace import Trace
+from warmroute.proxy.replay.what_if import Answer
 
-_HEAD = ("policy", "TTFT mean", "p50", "p90", "p99", "hit", "paid twice", "imbalance")
+_HEAD = (
+    *("policy", "TTFT mean", "p50", "p90", "p99", "TPOT ms", "e2e"),
+    *("hit", "paid twice", "imbalance"),
+)
 
 
 class Report:
@@ -20,9 +26,10 @@ class Report:
         setting: The fleet.
         routed: Outcomes of the policies.
         oracles: Outcomes of what no policy can beat, the pooled cache first.
+        answer: What was found out about other fleets.
     """
 
-    __slots__ = ("_oracles", "_routed", "_setting", "_trace")
+    __slots__ = ("_answer", "_oracles", "_routed", "_setting", "_trace")
 
     def __init__(
         self,
@@ -30,7 +37,9 @@ class Report:
         setting: Setting,
         routed: Sequence[Outcome],
         oracles: Sequence[Outcome],
+        answer: Answer | None = None,
     ) -> None:
+        self._answer = answer
         self._trace = trace
         self._setting = setting
         self._routed = routed
@@ -41,55 +50,95 @@ class Report:
 
     def as_object(self) -> dict[str, Any]:
         """Return everything for programs."""
-        trace, setting = self._trace, self._setting
-        return {
-            "trace": {
-                "requests": len(trace.requests),
-                "prompt_tokens": trace.prompt_tokens,
-                "block_size": trace.block_size,
-                "duration_s": trace.duration_s,
-            },
-            "fleet": {
-                "backends": setting.backends,
-                "capacity_tokens": setting.capacity_tokens,
-                "prefill_tokens_per_s": setting.prefill_rate,
-            },
-            "seeds": setting.seeds,
+        shown = {
+            "trace": self._trace_object(),
+            "fleet": self._fleet_object(),
+            "seeds": self._setting.seeds,
             "policies": [_entry(outcome) for outcome in self._routed],
             "oracles": [_entry(outcome) for outcome in self._oracles],
         }
+        if self._answer is not None:
+            shown["what_if"] = self._answer.as_object()
+        return shown
+
+    @property
+    def title(self) -> str:
+        """Say what was replayed on what."""
+        return " · ".join(self._preface())
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Return the policies, then the oracles."""
+        return [*self._routed, *self._oracles]
+
+    def _trace_object(self) -> dict[str, Any]:
+        trace = self._trace
+        shown = {
+            "requests": len(trace.requests),
+            "prompt_tokens": trace.prompt_tokens,
+            "block_size": trace.block_size,
+            "duration_s": trace.duration_s,
+        }
+        if trace.sessions:
+            shown["sessions"] = len(trace.sessions)
+        if trace.num_left_out:
+            shown["left_out"] = trace.num_left_out
+        return shown
+
+    def _fleet_object(self) -> dict[str, Any]:
+        setting = self._setting
+        shown: dict[str, Any] = {
+            "backends": setting.backends,
+            "capacity_tokens": setting.capacity_tokens,
+            "prefill_tokens_per_s": setting.prefill_rate,
+        }
+        if setting.batching is not None:
+            shown["engine_model"] = "batching"
+            shown["constants"] = msgspec.structs.asdict(setting.batching)
+        if not setting.view.is_exact:
+            shown["view"] = str(setting.view)
+        return shown
 
     def as_text(self) -> str:
         """Return a table: a policy a line, then the oracles."""
         best = self._oracles[0].figures.ttft_mean_s
-        rows = [_row(outcome, best) for outcome in (*self._routed, *self._oracles)]
-        within = f"<={TTFT_OBJECTIVE_S:g}s"
-        table = _table([(*_HEAD, within, "of pooled"), *rows])
+        rows = [_row(outcome, best) for outcome in self.outcomes]
+        table = _table([(*_HEAD, "within", "of pooled"), *rows])
         return "\n".join([*self._preface(), "", *table, "", *self._notes()])
 
     def _preface(self) -> list[str]:
         trace, setting = self._trace, self._setting
-        tokens = trace.prompt_tokens
-        seconds = trace.duration_s / setting.speed
-        offered = ""
-        if seconds:
-            load = tokens / seconds / (setting.backends * setting.prefill_rate)
-            offered = f", offered load without a cache {load:.2f}"
+        load = offered_load(trace, setting)
+        offered = "" if load is None else f", offered load without a cache {load:.2f}"
+        played = f"{trace.duration_s:.0f} s at speed {setting.speed:g}"
+        if trace.sessions:
+            at_once = min(setting.sessions, len(trace.sessions))
+            played = f"{len(trace.sessions)} sessions, {at_once} at once"
+        speed = f"{setting.prefill_rate:g} tokens/s"
+        if setting.batching is not None:
+            speed = f"steps of {setting.batching.max_batched_tokens} tokens at most"
         return [
-            f"{trace.name}: {len(trace.requests)} requests, {tokens} prompt tokens, "
-            f"{trace.duration_s:.0f} s at speed {setting.speed:g}",
+            f"{trace.name}: {len(trace.requests)} requests, {trace.prompt_tokens} "
+            f"prompt tokens, {played}",
             f"{setting.backends} engines of {setting.capacity_tokens} tokens and "
-            f"{setting.prefill_rate:g} tokens/s{offered}",
+            f"{speed}{offered}",
         ]
 
     def _notes(self) -> list[str]:
+        setting, left_out = self._setting, self._trace.num_left_out
+        shared = "queue" if setting.batching is None else "memory"
         notes = [
-            f"within objectives: TTFT <= {TTFT_OBJECTIVE_S:g} s and "
-            f"TPOT <= {1000 * TPOT_OBJECTIVE_S:g} ms",
-            "oracles: one cache and one queue for all engines; no router has them",
+            f"within objectives: TTFT <= {setting.ttft_slo_s:g} s and "
+            f"TPOT <= {1000 * setting.tpot_slo_s:g} ms",
+            f"oracles: one cache and one {shared} for all engines; no router has them",
         ]
-        if self._setting.seeds > 1:
-            notes.append(f"means over {self._setting.seeds} seeds, +- is 95 % of them")
+        if left_out:
+            notes.append(f"{left_out} requests were left out: failed, or too long")
+        if not setting.view.is_exact:
+            notes.append(f"view of the caches: {setting.view}; oracles know all")
+        notes += [] if self._answer is None else self._answer.lines()
+        if setting.seeds > 1:
+            notes.append(f"means over {setting.seeds} seeds, +- is 95 % of them")
         return notes
 
 
@@ -103,11 +152,12 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
     }
     if outcome.ttft_mean_ci95_s is not None:
         ttft["mean_ci95"] = outcome.ttft_mean_ci95_s
-    return {
+    entry: dict[str, Any] = {
         "policy": outcome.name,
         "requests": figures.requests,
         "ttft_s": ttft,
         "tpot_s": {"mean": figures.tpot_mean_s, "p99": figures.tpot_p99_s},
+        "e2e_s": {"mean": figures.e2e_mean_s, "p99": figures.e2e_p99_s},
         "hit_ratio": figures.hit_ratio,
         "paid_twice_ratio": figures.paid_twice_ratio,
         "imbalance": figures.imbalance,
@@ -122,6 +172,9 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
             )
         ],
     }
+    if figures.lost:
+        entry["lost"] = figures.lost
+    return entry
 
 
 def _row(outcome: Outcome, best_s: float) -> tuple[str, ...]:
@@ -133,6 +186,8 @@ def _row(outcome: Outcome, best_s: float) -> tuple[str, ...]:
         f"{figures.ttft_p50_s:.3f}",
         f"{figures.ttft_p90_s:.3f}",
         f"{figures.ttft_p99_s:.3f}",
+        f"{1000 * figures.tpot_mean_s:.1f}",
+        f"{figures.e2e_mean_s:.2f}",
         f"{figures.hit_ratio:.1%}",
         f"{figures.paid_twice_ratio:.1%}",
         f"{figures.imbalance:.2f}",

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from random import Random
 
 from warmroute.policies.routing.base import Policy
 from warmroute.policies.routing.load import FleetLoad, Reservation
 from warmroute.proxy.replay.block_cache import BlockCache
 from warmroute.proxy.replay.history import History
+from warmroute.proxy.replay.known_caches import KnownCaches
 from warmroute.proxy.replay.prefill_server import DECODE_TOKEN_S, PrefillServer
 from warmroute.proxy.replay.served import Served
 from warmroute.proxy.replay.setting import Setting
@@ -18,21 +20,25 @@ _SPEED_CLASS = "replay|fifo|"
 class RoutedFleet:
     """Route requests as the proxy does: policy, load and ledger are its own.
 
-    The view is what the engines have. Waits are known exactly: the rates are told,
-    and the head of a queue may show all of its progress. Only times come from here.
+    The view is what the engines have, unless the setting says otherwise. Waits are
+    known exactly: the rates are told, and the head of a queue may show all of its
+    progress. Only times come from here.
 
     Args:
         policy: Chooses; keeps its state from request to request.
         setting: The engines.
         block_size: Tokens a block.
+        seed: Of the draws of the view.
     """
 
     __slots__ = (
+        "_believed",
         "_block_tokens",
         "_caches",
         "_candidates",
         "_events",
         "_history",
+        "_known",
         "_load",
         "_num_events",
         "_policy",
@@ -40,7 +46,9 @@ class RoutedFleet:
         "_servers",
     )
 
-    def __init__(self, policy: Policy, setting: Setting, block_size: int) -> None:
+    def __init__(
+        self, policy: Policy, setting: Setting, block_size: int, seed: int = 0
+    ) -> None:
         self._policy = policy
         self._rate = setting.prefill_rate
         self._block_tokens = block_size
@@ -50,7 +58,18 @@ class RoutedFleet:
         speed = self._candidates[0].speed
         speed.prior = speed.rate = self._rate
         self._caches = [BlockCache(block_size, setting.capacity_tokens) for _ in names]
-        self._servers = [PrefillServer(self._rate) for _ in names]
+        rates = [self._rate / setting.slow.get(at, 1.0) for at in range(len(names))]
+        self._servers = [PrefillServer(rate) for rate in rates]
+        self._believed = [
+            rate * setting.misjudged.get(at, 1.0) for at, rate in enumerate(rates)
+        ]
+        self._known = KnownCaches(
+            self._caches,
+            setting.view,
+            block_size,
+            setting.capacity_tokens,
+            Random(f"events {seed}"),
+        )
         self._history = History(block_size)
         self._events: list[tuple[float, int, Reservation, int | None]] = []
         self._num_events = 0
@@ -65,27 +84,31 @@ class RoutedFleet:
         """
         self._advance(now)
         prompt = request.prompt_tokens
-        cached = [cache.cached_tokens(request) for cache in self._caches]
-        query = self._load.query(prompt, now, like=self._candidates[0])
+        known = self._known.cached_tokens(request, now)
+        query = self._load.query(prompt, now, request.session, like=self._candidates[0])
         query.blocks, query.block_tokens = request.blocks, self._block_tokens
-        self._tell(cached)
+        self._tell(known)
         index = self._policy.choose(query, self._candidates).index
         candidate = self._candidates[index]
-        uncached = prompt - cached[index]
-        reservation = self._load.reserve(candidate, prompt, uncached, now)
-        ttft_s = self._servers[index].serve(uncached, now)
+        cached = self._caches[index].cached_tokens(request)
+        reservation = self._load.reserve(candidate, prompt, prompt - known[index], now)
+        ttft_s = self._servers[index].serve(prompt - cached, now)
         self._caches[index].admit(request)
+        self._known.admitted(index, request, now)
         output = request.output_tokens
         self._plan(now + ttft_s, reservation, None)
-        self._plan(now + ttft_s + output * DECODE_TOKEN_S, reservation, output)
-        classes = self._history.enter(request, cached[index], max(cached))
-        return Served(index, prompt, cached[index], ttft_s, classes)
+        end_s = ttft_s + output * DECODE_TOKEN_S
+        self._plan(now + end_s, reservation, output)
+        classes = self._history.enter(request, cached, max(known), known[index])
+        return Served(index, prompt, cached, ttft_s, classes, DECODE_TOKEN_S, end_s)
 
     def _tell(self, cached: Sequence[int]) -> None:
         """Tell the policy what is so, where the proxy would have to guess."""
-        for candidate, tokens in zip(self._candidates, cached, strict=True):
+        for candidate, tokens, rate in zip(
+            self._candidates, cached, self._believed, strict=True
+        ):
             candidate.matched_tokens = tokens
-            candidate.rate = self._rate
+            candidate.rate = rate
             if candidate.waiting:
                 # A policy believes in 95 % of the head at most; of twice it, in all.
                 head = next(iter(candidate.waiting))

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from warmroute.proxy.ledger.tokens import Classes
-from warmroute.proxy.replay.prefill_server import DECODE_TOKEN_S
 
 
 class Served(NamedTuple):
@@ -15,7 +14,8 @@ class Served(NamedTuple):
         cached_tokens: The part that was cached there.
         ttft_s: Seconds from the arrival to the first token.
         classes: The ledger's classes of the prompt tokens.
-        tpot_s: Seconds a token of the answer.
+        tpot_s: Seconds a token of the answer behind the first; None of one token.
+        duration_s: Seconds from the arrival to the end of the answer.
     """
 
     backend: int
@@ -23,4 +23,5 @@ class Served(NamedTuple):
     cached_tokens: int
     ttft_s: float
     classes: Classes
-    tpot_s: float = DECODE_TOKEN_S
+    tpot_s: float | None
+    duration_s: float

@@ -5,7 +5,7 @@ from math import inf, nextafter
 from typing import Final
 
 from warmroute.policies.kv.capacity import Capacity
-from warmroute.policies.kv.holders import TIERS
+from warmroute.policies.kv.holders import NUM_TIERS, PROMISED, TIERS
 from warmroute.policies.kv.outline import Node, outline
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.trunks import Survey, survey
@@ -80,6 +80,28 @@ class Mirrors:
             self._index.remove_holder(mirror.holder)
             self._bound(mirror)
         self._lineups.clear()
+
+    def has(self, name: str) -> bool:
+        """Tell whether the view of a backend is kept."""
+        return name in self._mirrors or name in self._seats
+
+    def tiers(self, name: str) -> list[int]:
+        """Return the numbers of a backend's tiers: gpu, host, disk, for each rank."""
+        return [
+            self._mirrors[seat].slot * NUM_TIERS + at
+            for seat in self._seats.get(name, (name,))
+            for at in range(NUM_TIERS)
+            if at != PROMISED
+        ]
+
+    def emptied(self, name: str) -> None:
+        """Drop what an engine was told to drop; it is the same one, and stays known.
+
+        What requests in flight are about to compute stays promised, where the engine
+        announces its blocks.
+        """
+        for holder in self.tiers(name):
+            self._index.remove_holder(holder)
 
     def announce(self, name: str, facts: Tell) -> Mapping[str, int]:
         """Let the engine of a backend tell itself what it has, by its events.

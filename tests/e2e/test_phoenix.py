@@ -51,7 +51,7 @@ async def stack(http: aiohttp.ClientSession, tmp_path: Path) -> AsyncIterator[St
 async def test_phoenix_shows_one_tree(
     stack: Stack, http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
-    """All five spans are on the page, and our attributes where one is opened."""
+    """All five spans hang together in its store, and are on its page."""
     trace_id = await stack.converse(http)
     spans = {one["name"]: one for one in await stack.arrived(trace_id)}
     assert set(spans) == set(SHOWN)

@@ -30,7 +30,7 @@ OUTCOME = {
 }
 VERBS = {
     *("snapshot", "flush", "evict", "retain", "release", "demote", "offload"),
-    *("restore", "eviction_policy", "token_budget"),
+    *("restore", "policy", "budget"),
 }
 
 
@@ -101,6 +101,7 @@ class TestState:
         assert set(state) == {
             *("version", "policy", "uptime_s", "ready", "backends", "index"),
             *("tokens", "paid_twice_ratio", "queue", "shadow"),
+            *("cache_killers", "warnings"),
         }
         assert set(state["tokens"]) == {"prompt", *CLASSES}
         assert set(state["index"]) == {"bytes", "cap_bytes", "blocks"}

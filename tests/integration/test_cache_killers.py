@@ -28,8 +28,8 @@ async def send(client: Client, body: dict[str, Any]) -> None:
 
 
 async def state(rig: Rig) -> Any:
-    assert rig.app.administering is not None
-    admin = "http://{}:{}".format(*rig.app.administering)
+    assert rig.app.administration.listening is not None
+    admin = "http://{}:{}".format(*rig.app.administration.listening)
 
     async with (
         aiohttp.ClientSession() as session,
@@ -54,8 +54,8 @@ async def test_a_timestamp_is_named_within_200_requests(
     assert killer["first_block"] == 0
     assert killer["tokens_a_day"] > 0
     assert writer.words[0] not in json.dumps(killer)
-    assert rig.app.administering is not None
-    admin = "http://{}:{}".format(*rig.app.administering)
+    assert rig.app.administration.listening is not None
+    admin = "http://{}:{}".format(*rig.app.administration.listening)
     assert await asyncio.to_thread(main, ["stats", "--admin", admin]) == 0
     shown = capsys.readouterr().out
     assert killer["example"] in shown

@@ -16,8 +16,8 @@ Capture = pytest.CaptureFixture[str]
 
 async def started(start_rig: StartRig, **config: str) -> tuple[Rig, str]:
     rig = await start_rig(answer_ok, admin="127.0.0.1:0", **config)
-    assert rig.app.administering is not None
-    return rig, "http://{}:{}".format(*rig.app.administering)
+    assert rig.app.administration.listening is not None
+    return rig, "http://{}:{}".format(*rig.app.administration.listening)
 
 
 async def run(*arguments: str) -> int:

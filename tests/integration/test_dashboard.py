@@ -278,9 +278,10 @@ async def test_insights_show_what_the_state_brings(
     """Cache killers, shadow policy and conductor, in their documented shapes."""
     await browser.get(base(proxy))
     await browser.until(LIVE)
-    assert not await browser.run(
-        "return document.querySelector('nav a[href=\"#insights\"]').checkVisibility()"
-    )
+    await browser.click("nav a[href='#insights']")
+    await browser.until("document.querySelector('#insights .card')")
+    assert "Nothing found" in await browser.text("#insights")
+    await browser.click("nav a[href='#overview']")
     killer = {
         **{"cluster": "c", "first_block": 2, "token_offset": 32, "requests": 190},
         **{"tokens_a_day": 1_230_000, "kind": "timestamp", "sentence": "Move it."},
@@ -314,6 +315,31 @@ async def test_insights_show_what_the_state_brings(
     ):
         assert words in text
     assert await browser.run("return document.querySelectorAll('#insights b').length")
+
+
+async def test_kv_control_asks_before_it_acts(browser: Browser, proxy: Served) -> None:
+    """Only what the engine can do has a button; the server's answer is shown."""
+    await browser.get(base(proxy))
+    await browser.until(LIVE)
+    await browser.run("""
+        const { controlOf } = await import('/static/js/control.js');
+        const kv = { flush: true, retain: true, restore: 'it has no host tier' };
+        const panel = document.querySelector('#panel');
+        panel.replaceChildren(...controlOf({ name: 'a', kv }));
+        panel.showModal();
+    """)
+    buttons = "return [...document.querySelectorAll('#panel [data-verb]')]"
+    verbs = await browser.run(f"{buttons}.map((one) => one.dataset.verb)")
+    assert verbs == ["flush", "retain"]
+    assert "Restore: it has no host tier" in await browser.text("#panel")
+    await browser.click("[data-verb=flush]")
+    posts = """performance.getEntriesByType('resource').filter(
+        (one) => one.name.includes('/api/kv/')).length"""
+    assert await browser.run(f"return {posts}") == 0
+    await browser.press("Enter")
+    await browser.until("document.querySelector('#panel .result')?.dataset.state")
+    assert await browser.run(f"return {posts}") == 1
+    assert len(await browser.text("#panel .result")) > 1
 
 
 async def test_a_hundred_requests_later_it_is_bounded(

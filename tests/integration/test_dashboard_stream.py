@@ -105,12 +105,11 @@ class TestStream:
 
 
 class TestPage:
-    @pytest.mark.parametrize("accept", ["*/*", "text/html,application/xhtml+xml"])
-    async def test_is_what_the_root_shows(self, proxy: Served, accept: str) -> None:
+    async def test_is_what_the_root_shows(self, proxy: Served) -> None:
         """With headers that keep everything else out."""
         async with (
             aiohttp.ClientSession() as http,
-            http.get(url(proxy, "/"), headers={"accept": accept}) as response,
+            http.get(url(proxy, "/")) as response,
         ):
             assert (response.status, response.content_type) == (200, "text/html")
             policy = response.headers["content-security-policy"]
@@ -134,14 +133,10 @@ class TestPage:
             async with http.get(address, headers=again) as response:
                 assert (response.status, await response.read()) == (304, b"")
 
-    @pytest.mark.parametrize(
-        "path", ["/static/none", "/static/../assets.py", "/static/%2e%2e/assets.py"]
-    )
-    async def test_only_its_own_files_are_served(
-        self, proxy: Served, path: str
-    ) -> None:
-        status, answer = await proxy.admin(path)
-        assert (status, answer["error"]["code"]) == (404, "path_not_found")
+    async def test_only_its_own_files_are_served(self, proxy: Served) -> None:
+        for path in ("none", "../assets.py", "%2e%2e/assets.py", "js", "js%00"):
+            status, answer = await proxy.admin(f"/static/{path}")
+            assert (status, answer["error"]["code"]) == (404, "path_not_found")
 
     async def test_a_browser_without_the_token_gets_the_form(
         self, stage: Stage
@@ -160,7 +155,7 @@ class TestPage:
             assert (status, answer["error"]["code"]) == (401, "admin_token_wrong")
 
 
-@pytest.mark.parametrize("nodes", ["0", "1001", "x", "-1"])
-async def test_a_wrong_number_of_nodes_is_400(proxy: Served, nodes: str) -> None:
-    status, answer = await proxy.admin(f"/api/view/merged?nodes={nodes}")
-    assert (status, answer["error"]["code"]) == (400, "query_invalid")
+async def test_a_wrong_number_of_nodes_is_400(proxy: Served) -> None:
+    for nodes in ("0", "1001", "x", "-1"):
+        status, answer = await proxy.admin(f"/api/view/merged?nodes={nodes}")
+        assert (status, answer["error"]["code"]) == (400, "query_invalid")

@@ -20,6 +20,7 @@ PAGES = {
     "demo": "demo.md",
     "doctor": "doctor.md",
     "engine": "embedded-engine.md",
+    "kv": "kv-control.md",
     "replay": "replay.md",
     "stats": "why.md",
     "top": "why.md",

@@ -61,6 +61,7 @@ def situations(draw: st.DrawFn) -> tuple[Query, list[Candidate]]:
         None,
         draw(st.floats(0, 3)),
         draw(st.floats(1, 4000)),
+        depth_tokens=draw(st.none() | st.floats(1, 200_000)),
     )
     count = draw(st.integers(1, 6))
     picks = [speeds[draw(st.integers(0, 1))] for _ in range(count)]
@@ -75,10 +76,14 @@ def formula(query: Query, one: Candidate) -> tuple[float, float, float]:
     wait += one.queued_tokens / one.rate
     alpha = 20.0 if query.rho >= 1 else min(20.0, 1 / (1 - query.rho))
     uncached = max(0, query.prompt_tokens - one.matched_tokens)
-    miss = (alpha + 0.04 * one.decodes) * uncached / one.rate
+    each = 1.0
+    if query.depth_tokens is not None and uncached:
+        depth = one.matched_tokens + uncached / 2
+        each = (30_000 + depth) / (30_000 + query.depth_tokens)
+    miss = (alpha + 0.08 * one.decodes) * each * uncached / one.rate
     tokens = one.context_tokens + query.prompt_tokens
     itl = one.speed.line.scale * (6.5e-3 + 25e-6 * (one.requests + 1) + 46e-9 * tokens)
-    return wait, miss, 0.2 * query.output_tokens * itl
+    return wait, miss, 0.1 * query.output_tokens * itl
 
 
 class TestCosts:

@@ -150,6 +150,18 @@ def test_wheel_holds_every_module(names: list[str]) -> None:
     assert modules == {name for name in names if name.endswith(".py")}
 
 
+def test_wheel_holds_the_files_of_the_dashboard(names: list[str]) -> None:
+    """Pages, scripts and vendored code are not modules, and come along."""
+    static = ROOT / "proxy" / "dashboard" / "static"
+    files = {
+        f"warmroute/{path.relative_to(ROOT)}"
+        for path in static.rglob("*")
+        if path.is_file()
+    }
+    assert files <= set(names)
+    assert f"warmroute/{static.relative_to(ROOT)}/index.html" in files
+
+
 def test_namespace_has_no_code_of_its_own(names: list[str]) -> None:
     """Other distributions may add to the namespace `warmroute`."""
     assert "warmroute/__init__.py" not in names

@@ -365,7 +365,9 @@ class TestExploreExploit:
         policy = self.policy()
         fleet = [Candidate("a", matched_tokens=400), Candidate("b")]
         for one in fleet:
-            one.speed.base_s = one.speed.request_s = one.speed.token_s = 0.0
+            one.speed.line.base_s = one.speed.line.request_s = (
+                one.speed.line.token_s
+            ) = 0.0
         policy._window.add("a", 399, 100.0)
         assert policy.choose(QUERY, fleet).index == 0
         policy._window.add("a", 0, 100.0)
@@ -415,7 +417,7 @@ class TestExploreExploit:
     def test_loads_within_the_factor_are_even(self, tokens: int, index: int) -> None:
         policy = self.policy(balance_threshold=1.15)
         speed = SpeedClass()
-        speed.base_s = speed.request_s = speed.token_s = 0.0
+        speed.line.base_s = speed.line.request_s = speed.line.token_s = 0.0
         fleet = [Candidate("a", speed, matched_tokens=992), Candidate("b", speed)]
         for one in fleet:
             one.rate = 1.0

@@ -96,7 +96,7 @@ class TestBuild:
         policy = build("expected_ttft", {"stall_weight": 0, "alpha_cap": 5.5})
         assert isinstance(policy, ExpectedTtft)
         assert (policy.stall_weight, policy.alpha_cap) == (0, 5.5)
-        assert policy.decode_weight == 0.2
+        assert policy.decode_weight == 0.1
 
     @pytest.mark.parametrize(
         ("name", "values", "message"),
@@ -111,7 +111,7 @@ class TestBuild:
                 "expected_ttft",
                 {"foo": 1},
                 r"policy expected_ttft: unknown option 'foo' \(known: alpha_cap, "
-                r"decode_weight, stall_weight, tie_tolerance\)$",
+                r"attention_tokens, decode_weight, stall_weight, tie_tolerance\)$",
             ),
             (
                 "session",

@@ -174,3 +174,21 @@ class TestInterTokenLatency:
         before = a.itl_s
         self.stream(load, a, 60.0)
         assert a.itl_s < 1.1 * before
+
+
+class TestDepth:
+    def test_it_is_the_mean_of_what_is_computed_weighted_by_tokens(self) -> None:
+        load = FleetLoad()
+        a = load.add("a", CLASS)
+        assert load.query(10, 0.0, like=a).depth_tokens is None
+        load.reserve(a, 1000, 1000, 0.0)
+        assert load.query(10, 0.0, like=a).depth_tokens == 500
+        load.reserve(a, 10_000, 400, 0.0)
+        depth = (0.995 * 500 * 1000 + 9800 * 400) / (0.995 * 1000 + 400)
+        assert load.query(10, 0.0, like=a).depth_tokens == pytest.approx(depth)
+
+    def test_a_prompt_that_is_all_cached_teaches_nothing(self) -> None:
+        load = FleetLoad()
+        a = load.add("a", CLASS)
+        load.reserve(a, 1000, 0, 0.0)
+        assert load.query(10, 0.0, like=a).depth_tokens is None

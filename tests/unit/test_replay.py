@@ -12,20 +12,24 @@ from warmroute.policies.errors import PolicyError
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import Candidate, Choice, Policy, Query, build
 from warmroute.proxy.ledger.tokens import TokenClasses
+from warmroute.proxy.replay.belady import BeladyCache
 from warmroute.proxy.replay.block_cache import BlockCache
-from warmroute.proxy.replay.comparison import Comparison, Outcome, build_policy
+from warmroute.proxy.replay.comparison import Comparison, Outcome
 from warmroute.proxy.replay.figures import (
     Figures,
     half_width,
     mean_figures,
     percentile,
 )
+from warmroute.proxy.replay.fleets import build_policy
 from warmroute.proxy.replay.pooled import infinite_cache, pooled_cache
 from warmroute.proxy.replay.routed import RoutedFleet
 from warmroute.proxy.replay.served import Served
 from warmroute.proxy.replay.setting import Setting
 from warmroute.proxy.replay.tally import Tally
 from warmroute.proxy.replay.trace import Trace, TraceRequest
+from warmroute.proxy.replay.view_grade import read_view
+from warmroute.proxy.replay.what_if import fewest
 
 
 def routed(name: str, where: Setting) -> RoutedFleet:
@@ -296,11 +300,12 @@ class TestFigures:
             for jitter in (0.0, 5.0)
         ]
         mean = mean_figures(runs)
-        for name in Figures.__slots__:
+        for name in set(Figures.__slots__) - {"windows"}:
             low, high, between = (getattr(one, name) for one in (*runs, mean))
             if isinstance(between, tuple):
                 low, high, between = sum(low), sum(high), sum(between)
             assert between == pytest.approx((low + high) / 2)
+        assert mean.windows == runs[0].windows
         assert mean_figures(runs[:1]) is runs[0]
 
 
@@ -314,6 +319,7 @@ PROMPTS = st.lists(
     min_size=1,
     max_size=40,
 )
+ORACLES = ("oracle_pooled", "oracle_belady", "oracle_infinite")
 POLICIES = ("round_robin", "random", "least_requests", "session", "expected_ttft")
 
 
@@ -379,11 +385,9 @@ class TestWhole:
         comparison = Comparison(BUSY, where, lambda *step: told.append(step))
         comparison.run(["random"])
         assert told == [
-            (40 * run, 240, name)
+            (40 * run, 320, name)
             for run, name in enumerate(
-                name
-                for name in ("random", "oracle_pooled", "oracle_infinite")
-                for _ in range(2)
+                name for name in ("random", *ORACLES) for _ in range(2)
             )
         ]
 
@@ -411,3 +415,91 @@ def test_objects_say_what_they_are() -> None:
     assert "2 engines, <BlockCache [Blocks: 0" in repr(pooled_cache(where, BLOCK))
     assert repr(Tally(2)).startswith("<Tally 0 requests")
     assert repr(Comparison(BUSY, where)).startswith("<Comparison on trace, Setting(")
+
+
+class TestViews:
+    @pytest.mark.parametrize("grade", ["mirror", "delay=0", "events-loss=0"])
+    def test_a_view_that_misses_nothing_is_as_good_as_the_exact_one(
+        self, grade: str
+    ) -> None:
+        exact = replay("expected_ttft", setting(4), BUSY)
+        known = replay("expected_ttft", setting(4, view=read_view(grade)), BUSY)
+        assert known.figures == exact.figures
+
+    def test_what_is_promised_in_vain_is_unpredicted(self) -> None:
+        """A mirror twice as large believes in blocks that have gone."""
+        where = setting(1, blocks=2, view=read_view("mirror=2"))
+        fleet = routed("round_robin", where)
+        _, _, third = serve(
+            fleet,
+            ask(0.0, 1025, 1, 2),
+            ask(9.0, 1025, 3, 4),
+            ask(20.0, 1025, 1, 2),
+        )
+        assert third.cached_tokens == 0
+        assert TokenClasses(*third.classes).unpredicted == 1024
+
+    def test_late_events_are_made_up_for_by_what_was_sent(self) -> None:
+        where = setting(2, view=read_view("delay=60"))
+        fleet = routed("expected_ttft", where)
+        first, again = serve(fleet, ask(0.0, 1025, 1, 2), ask(9.0, 1025, 1, 2))
+        assert again.backend == first.backend
+        assert again.cached_tokens == 1024
+
+    def test_a_grade_says_what_it_is(self) -> None:
+        for grade in ("exact", "mirror=2", "delay=3", "events-loss=0.1"):
+            assert str(read_view(grade)) == grade
+
+
+class TestBelady:
+    def test_it_keeps_what_comes_again_soonest(self) -> None:
+        """Two blocks fit; 3 is used once and 1 before 2, so 3 is never taken in."""
+        asked = [ask(at, 513, block) for at, block in enumerate((1, 2, 3, 1, 2))]
+        cache = BeladyCache(BLOCK, 2 * BLOCK, asked)
+        hits = []
+        for request in asked:
+            hits.append(cache.cached_tokens(request))
+            cache.admit(request)
+        assert hits == [0, 0, 0, 512, 512]
+
+    @settings(deadline=None)
+    @given(
+        st.lists(st.lists(st.integers(0, 1), max_size=4), max_size=25),
+        st.integers(0, 6),
+    )
+    def test_it_hits_no_less_than_the_least_recently_used(
+        self, chains: list[list[int]], num_blocks: int
+    ) -> None:
+        asked = []
+        for chain in chains:
+            ids = [
+                int("1" + "".join(map(str, chain[: end + 1])))
+                for end in range(len(chain))
+            ]
+            asked.append(ask(0, len(ids) * BLOCK + 1, *ids))
+        capacity = num_blocks * BLOCK
+        totals = []
+        for cache in (
+            BeladyCache(BLOCK, capacity, asked),
+            BlockCache(BLOCK, capacity),
+        ):
+            total = 0
+            for request in asked:
+                total += cache.cached_tokens(request)
+                cache.admit(request)
+            totals.append(total)
+        assert totals[0] >= totals[1]
+
+
+@given(st.integers(1, 600), st.integers(1, 512))
+def test_the_fewest_that_reach_are_found(least: int, most: int) -> None:
+    asked: list[int] = []
+
+    def reach(count: int) -> float:
+        asked.append(count)
+        return 1.0 if count >= least else 0.5
+
+    found, reached = fewest(reach, 0.9, most)
+    assert found == (least if least <= most else None)
+    assert reached == (1.0 if least <= most else 0.5)
+    assert len(asked) <= 22

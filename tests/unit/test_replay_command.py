@@ -39,6 +39,7 @@ def test_json_is_one_object_with_all_figures(trace: str, capsys: Capture) -> Non
     assert [one["policy"] for one in shown["policies"]] == ["round_robin", "random"]
     assert [one["policy"] for one in shown["oracles"]] == [
         "oracle_pooled",
+        "oracle_belady",
         "oracle_infinite",
     ]
     first = shown["policies"][0]
@@ -46,6 +47,8 @@ def test_json_is_one_object_with_all_figures(trace: str, capsys: Capture) -> Non
         {"mean": 0.3423333, "p50": 0.001, "p90": 1.025, "p99": 1.025}
     )
     assert first.pop("tpot_s") == pytest.approx({"mean": 0.03, "p99": 0.03})
+    e2e = {"mean": 0.6423333, "p99": 1.325}
+    assert first.pop("e2e_s") == pytest.approx(e2e)
     assert first.pop("hit_ratio") == pytest.approx(4096 / 6150)
     assert first.pop("paid_twice_ratio") == pytest.approx(1024 / 6150)
     assert first == {
@@ -77,10 +80,10 @@ def test_the_table_has_a_line_a_policy_and_the_oracles(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == ("trace.jsonl: 6 requests, 6150 prompt tokens, 5 s at speed 2")
     assert lines[1].endswith("8000 tokens/s, offered load without a cache 0.04")
-    names = [line.split()[0] for line in lines[3:9]]
+    names = [line.split()[0] for line in lines[3:10]]
     assert names == [
         *("policy", "round_robin", "least_requests", "expected_ttft"),
-        *("oracle_pooled", "oracle_infinite"),
+        *("oracle_pooled", "oracle_belady", "oracle_infinite"),
     ]
     assert lines[-1] == "means over 2 seeds, +- is 95 % of them"
 
@@ -156,3 +159,100 @@ def test_help_shows_an_example(capsys: Capture) -> None:
     examples = capsys.readouterr().out.partition("examples:")[2]
     assert "  warmroute replay" in examples
     assert "exit codes:" in examples
+
+
+BATCHING = ["--engine-model", "batching"]
+
+
+def test_batching_shows_its_constants_and_what_is_needed(
+    trace: str, capsys: Capture, tmp_path: Path
+) -> None:
+    """One engine is enough for six prompts, and eight are there."""
+    constants = tmp_path / "engine.json"
+    constants.write_text(json.dumps({"step_s": 0.01, "kv_tokens": 50_000}))
+    flags = [*BATCHING, "--constants", str(constants), "--constant", "sequence_s=1e-5"]
+    flags += ["--policy", "expected_ttft", "--what-if", "0.9", "--json"]
+    assert main(["replay", trace, *flags]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["fleet"]["engine_model"] == "batching"
+    assert shown["fleet"]["capacity_tokens"] == 50_000
+    assert shown["fleet"]["constants"]["step_s"] == 0.01
+    assert shown["fleet"]["constants"]["sequence_s"] == 1e-5
+    assert shown["what_if"]["sentence"] == "you need 1, not 8"
+    assert [one["capacity_tokens"] for one in shown["what_if"]["needs"]] == [
+        *(25_000, 50_000, 100_000, 200_000)
+    ]
+    assert shown["policies"][0]["tpot_s"]["mean"] > 0.01
+
+
+def test_the_report_is_one_page_that_asks_for_nothing(
+    trace: str, capsys: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    flags = [*BATCHING, "--policy", "random,expected_ttft", "--report", str(path)]
+    assert main(["replay", trace, *flags]) == 0
+    shown = path.read_text()
+    assert shown.count("<svg") == shown.count("</svg>") == 4
+    assert shown.count("expected_ttft") > 4
+    for asking in ("http:", "https:", "src=", "href=", "<script", "url(", "@import"):
+        assert asking not in shown
+    assert "nan" not in shown
+    assert "TPOT ms" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written_is_2(
+    trace: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert main(["replay", trace, "--report", str(tmp_path / "no" / "r.html")]) == 2
+    assert "--report: " in capsys.readouterr().err
+
+
+def test_a_made_load_needs_no_file(capsys: Capture) -> None:
+    flags = [*BATCHING, "--policy", "random", "--view", "delay=1"]
+    assert main(["replay", "rag:requests=40", *flags]) == 0
+    assert "view of the caches: delay=1" in capsys.readouterr().out
+
+
+def test_slow_engines_are_named_in_both_models(trace: str, capsys: Capture) -> None:
+    for model in ("fifo", "batching"):
+        flags = ["--engine-model", model, "--slow", "engine-1=2", "--misjudge"]
+        assert main(["replay", trace, *flags, "engine-0=0.5", "--backends", "2"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (
+            ["--slow", "engine-9=2"],
+            "--slow: unknown engine 'engine-9' (known: engine-0",
+        ),
+        (["--die", "engine-0@5"], "--die: not known to --engine-model fifo"),
+        (["--constant", "step_s=1"], "--constant: not known to --engine-model fifo"),
+        ([*BATCHING, "--prefill-rate", "1k"], "--prefill-rate: not known to"),
+        ([*BATCHING, "--constant", "nope=1"], "unknown constant 'nope'"),
+        ([*BATCHING, "--constant", "kv_tokens=0.5"], "--constant: Expected `int` >= 1"),
+        ([*BATCHING, "--constants", "/nowhere"], "/nowhere: cannot be read"),
+        ([*BATCHING, "--capacity", "500"], "every request is longer than the 500"),
+        ([*BATCHING, "--backends", "1", "--die", "engine-0@1"], "every engine dies"),
+        (["--view", "blurred"], "--view: no grade 'blurred'"),
+        (["--view", "delay=x"], "--view: no grade 'delay=x'"),
+        (["--view", "events-loss=2"], "--view: no grade 'events-loss=2'"),
+    ],
+)
+def test_what_makes_no_fleet_is_2(
+    flags: list[str], complaint: str, trace: str, capsys: Capture
+) -> None:
+    assert main(["replay", trace, *flags]) == 2
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert printed.out == ""
+
+
+def test_constants_that_are_none_are_named(
+    trace: str, capsys: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "engine.json"
+    path.write_text('{"steps": 1}')
+    assert main(["replay", trace, *BATCHING, "--constants", str(path)]) == 2
+    assert "known constants: step_s, prefill_s_per_token" in capsys.readouterr().err

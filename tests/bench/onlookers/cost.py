@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from warmroute.policies.killers.detector import KillerDetector
 from warmroute.proxy.app import App
 from warmroute.proxy.config import ConfigSource
 from warmroute.proxy.config.records import RecordsConfig
@@ -156,6 +157,20 @@ def interval(values: list[float]) -> tuple[float, float, float]:
     return median(ordered), ordered[low], ordered[high]
 
 
+def look_us(size_bytes: int) -> float:
+    """Return the median CPU time of one look at a prompt of that size."""
+    draw, detector = random.Random(1), KillerDetector()
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(draw.choices(letters, k=draw.randrange(2, 9))) for _ in range(999)]
+    took = []
+    for at in range(100):
+        text = " ".join(draw.choices(words, k=size_bytes // 5))[:size_bytes]
+        began = time.process_time()
+        detector.observe(text.encode(), 7, 4.0, float(at))
+        took.append(time.process_time() - began)
+    return median(took) * 1e6
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
@@ -179,6 +194,8 @@ async def main() -> None:
         ratios = [one / off for one, off in zip(took[name], base, strict=True)]
         middle, low, high = interval(ratios)
         print(f"{name:8}  x {middle:.3f} ({low:.3f} to {high:.3f})")
+    for kib in (1, 8, 32):
+        print(f"a look at {kib} KiB: {look_us(1024 * kib):.0f} us")
 
 
 if __name__ == "__main__":

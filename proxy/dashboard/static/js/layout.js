@@ -3,7 +3,7 @@
 const LEFT = 20;
 const TOP = 16;
 const GAP = 38;
-const PITCH = 26;
+const PITCH = 30;
 const LABEL = 190;
 const CHARACTER = 6.4;
 

@@ -1,0 +1,67 @@
+"""The entry point ``vllm.general_plugins``: runs in every process of vLLM.
+
+It changes two things: a scheduler that was made gets a control of its cache, and an
+``EngineCore`` a method with which the door reaches that. Whatever goes wrong here is
+logged, and the engine runs on.
+"""
+
+import functools
+import importlib
+import logging
+from typing import Any
+
+from warmroute.adapters.vllm.plugin.core import CoreControl, DeafControl
+from warmroute.adapters.vllm.plugin.installation import install
+from warmroute.adapters.vllm.plugin.jobs import Answer
+from warmroute.adapters.vllm.plugin.names import CONTROL, UTILITY, is_wanted
+from warmroute.adapters.vllm.plugin.selftest import examine
+
+logger = logging.getLogger("vllm.warmroute")
+
+_MARK = "_warmroute_original"
+_NO_CONTROL = DeafControl("unsupported: the engine's scheduler is not vLLM's own")
+
+
+def register() -> None:
+    """Let engines made from now on be driven; does nothing unless asked by name."""
+    if not is_wanted():
+        return
+    try:
+        _register()
+    except Exception:
+        logger.exception("warmroute: the plugin is off")
+
+
+def _register() -> None:
+    core = importlib.import_module("vllm.v1.engine.core").EngineCore
+    setattr(core, UTILITY, answer)
+    scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
+    original = scheduler.__init__
+    if hasattr(original, _MARK):  # vLLM may load plugins twice
+        return
+
+    # By now an EngineCore is being made, but its scheduler is not.
+    @functools.wraps(original)
+    def make(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        setattr(self, CONTROL, controlled(self))
+
+    setattr(make, _MARK, original)
+    scheduler.__init__ = make
+
+
+def answer(core: Any, ticket: int, verb: str, arguments: dict[str, object]) -> Answer:
+    """Answer a call of the door; a method of ``EngineCore``."""
+    control = getattr(core.scheduler, CONTROL, _NO_CONTROL)
+    return control.call(ticket, verb, arguments)
+
+
+def controlled(scheduler: Any) -> CoreControl | DeafControl:
+    """Return the control of a scheduler that was just made; never raises."""
+    try:
+        control = install(scheduler, examine())
+    except Exception as error:
+        logger.exception("warmroute: KV control is off")
+        control = DeafControl(f"unsupported: the plugin failed to start: {error!r}")
+    logger.info("warmroute: KV control is %r", control)
+    return control

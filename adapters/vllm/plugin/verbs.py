@@ -1,0 +1,267 @@
+"""The verbs of KV control, done to one vLLM engine between its steps.
+
+Each is a generator: what it yields is part of the answer, in plain types, and while
+it waits to be resumed the engine may step. So each takes the cache as it finds it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import cast
+
+from warmroute.adapters.kv_control import VERBS
+from warmroute.adapters.vllm.plugin.contents import Content, Contents, key_of, pages_in
+from warmroute.adapters.vllm.plugin.events import Announcer
+from warmroute.adapters.vllm.plugin.eviction import SLICE, Evictor
+from warmroute.adapters.vllm.plugin.host import HostTier
+from warmroute.adapters.vllm.plugin.jobs import Part
+from warmroute.adapters.vllm.plugin.naming import BlockNaming
+from warmroute.adapters.vllm.plugin.ordering import Ordering
+from warmroute.adapters.vllm.plugin.ports import Pool
+from warmroute.adapters.vllm.plugin.restoring import Restoring
+from warmroute.policies.kv.retention import Retention
+
+Arguments = dict[str, object]
+
+_ROWS = 128
+_LOOKED_AT = 1_024
+
+
+class Verbs:
+    """Perform the verbs on the cache of one engine.
+
+    Args:
+        pool: The engine's pool.
+        contents: Knows what is cached.
+        announcer: Publishes what changed.
+        retention: Holds what is retained.
+        ordering: Says who is evicted first.
+        naming: Hashes as the engine does.
+        faults: Why some verbs do not work here.
+        host: The host tier, if there is one.
+        restoring: Finds the prompts that bring blocks back from it.
+    """
+
+    __slots__ = (
+        "_announcer",
+        "_contents",
+        "_evictor",
+        "_host",
+        "_naming",
+        "_ordering",
+        "_pool",
+        "_restoring",
+        "_retention",
+        "faults",
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        contents: Contents,
+        announcer: Announcer,
+        retention: Retention,
+        ordering: Ordering,
+        naming: BlockNaming,
+        faults: Mapping[str, str],
+        host: HostTier | None = None,
+        restoring: Restoring | None = None,
+    ) -> None:
+        self._pool = pool
+        self._contents = contents
+        self._announcer = announcer
+        self._retention = retention
+        self._ordering = ordering
+        self._naming = naming
+        self._host = host
+        self._restoring = restoring
+        self.faults = dict(faults)
+        self._evictor = Evictor(pool, contents)
+
+    def __repr__(self) -> str:
+        return f"<Verbs on {self._contents!r}>"
+
+    def capabilities(self, arguments: Arguments) -> Iterator[Part]:
+        """Say for each verb that it works here, or why not."""
+        yield {"verbs": dict.fromkeys(VERBS, True) | self.faults}
+
+    def hashes(self, arguments: Arguments) -> Iterator[Part]:
+        """Hash the full blocks of a prompt, in slices."""
+        tokens = cast(Sequence[int], arguments["token_ids"])
+        salt = cast(str | None, arguments.get("cache_salt"))
+        for some in self._naming.hash_prompt(tokens, salt):
+            yield {"hashes": some}
+
+    def snapshot(self, arguments: Arguments) -> Iterator[Part]:
+        """List what is cached at this moment, depths with it, in no order."""
+        with_tokens = bool(arguments.get("token_ids"))
+        seq = self._announcer.announce()
+        cached, contents = self._contents.captured()
+        yield {"seq": seq, "block_size": self._contents.block_size}
+        rows: list[object] = []
+        for block_hash, content in contents.items():
+            pages = pages_in(cached.get(block_hash))
+            if pages:
+                refs = max(page.ref_cnt for page in pages)
+                rows.append(_row(block_hash, content, refs, "gpu", with_tokens))
+            if self._host is not None and self._host.has(block_hash):
+                rows.append(_row(block_hash, content, 0, "host", with_tokens))
+            if len(rows) >= _ROWS:
+                yield {"rows": rows}
+                rows = []
+        yield {"rows": rows}
+
+    def flush(self, arguments: Arguments) -> Iterator[Part]:
+        """Drop everything that nobody uses from pages and host, the tails first."""
+        keys = self._contents.noted()
+        num_used = 0
+        for done in self._evictor.drop(keys):
+            num_used += sum(reason == "referenced" for _, reason in done.kept)
+            yield {"dropped": len(done.evicted)}
+        for some in _pieces(keys if self._host else ()):
+            for key in some:
+                self._drop_on_host(key)
+            yield {}
+        yield {"used": num_used, "empty": not self._contents.num_cached}
+
+    def evict(self, arguments: Arguments) -> Iterator[Part]:
+        """Drop the named blocks from pages and host, suffix first."""
+        for part in self._drop(named(arguments)):
+            yield part if self._host is None else self._dropped_from_host(part)
+
+    def retain(self, arguments: Arguments) -> Iterator[Part]:
+        """Keep the leading resident blocks of those named."""
+        keys, ttl_s = named(arguments), cast(float, arguments["ttl_s"])
+        num_retained = 0
+        for at in range(0, len(keys), SLICE):
+            some = keys[at : at + SLICE]
+            kept = self._retention.retain(some, ttl_s)
+            num_retained += kept
+            if kept < len(some):
+                break
+            yield {}
+        yield {
+            "retained": num_retained,
+            "total": self._retention.num_blocks,
+            "cap": self._retention.cap_blocks,
+        }
+
+    def release(self, arguments: Arguments) -> Iterator[Part]:
+        """Let go of the named blocks, the tail first."""
+        keys = named(arguments)
+        for end in range(len(keys), 0, -SLICE):
+            yield {"changed": self._retention.release(keys[max(0, end - SLICE) : end])}
+
+    def demote(self, arguments: Arguments) -> Iterator[Part]:
+        """Make the named blocks the next victims."""
+        for changed in self._evictor.demote(named(arguments)):
+            yield {"changed": changed}
+
+    def offload(self, arguments: Arguments) -> Iterator[Part]:
+        """Give up the pages of blocks that the host has, suffix first."""
+        on_host: list[int] = []
+        for some in _pieces(named(arguments)):
+            on_host += filter(self._is_on_host, some)
+            yield {"changed": 0}
+        for done in self._evictor.drop(on_host):
+            yield {"changed": len(done.evicted)}
+
+    def restorable(self, arguments: Arguments) -> Iterator[Part]:
+        """Return the prompts that bring the named blocks back from the host."""
+        assert self._restoring is not None, "restore is refused without a host tier"
+        for chain in self._restoring.chains(named(arguments)):
+            yield {} if chain is None else {"chains": [list(chain)]}
+
+    def resident(self, arguments: Arguments) -> Iterator[Part]:
+        """Count those of the named blocks that are on a page."""
+        for some in _pieces(named(arguments)):
+            yield {"resident": sum(map(bool, map(self._contents.pages, some)))}
+
+    def policy(self, arguments: Arguments) -> Iterator[Part]:
+        """Read or change who is evicted first."""
+        name = cast(str | None, arguments.get("name"))
+        if name is not None:
+            options = cast(dict[str, object], arguments.get("options") or {})
+            for _ in self._ordering.change(name, options):
+                yield {}
+        yield {
+            "name": self._ordering.name,
+            "options": dict(self._ordering.options),
+            "available": self._ordering.available(),
+        }
+
+    def expire(self, arguments: Arguments) -> Iterator[Part]:
+        """Let go of what is due, and say when more will be."""
+        self._retention.expire()
+        yield {"due_s": self._retention.due_s}
+
+    def pages(self, arguments: Arguments) -> Iterator[Part]:
+        """Count the pages, and those that nobody uses; one page is never given out."""
+        yield {
+            "total": self._pool.num_gpu_blocks,
+            "free": self._pool.get_num_free_blocks(),
+        }
+
+    def _drop(self, keys: Sequence[int]) -> Iterator[Part]:
+        for done in self._evictor.drop(keys):
+            yield {"evicted": done.evicted, "kept": [list(one) for one in done.kept]}
+
+    def _dropped_from_host(self, part: Part) -> Part:
+        """Drop from the host what left its pages, and what was there alone."""
+        assert self._host is not None
+        evicted = cast(list[int], part["evicted"])
+        kept: list[object] = []
+        for key in evicted:
+            self._drop_on_host(key)
+        for key, reason in cast(list[tuple[int, str]], part["kept"]):
+            if reason == "absent" and self._drop_on_host(key):
+                evicted.append(key)
+            else:
+                kept.append([key, reason])
+        return {"evicted": evicted, "kept": kept}
+
+    def _drop_on_host(self, key: int) -> bool:
+        block_hash = self._contents.hash_of(key)
+        return bool(block_hash and self._host and self._host.drop(block_hash))
+
+    def _is_on_host(self, key: int) -> bool:
+        block_hash = self._contents.hash_of(key)
+        return bool(block_hash and self._host and self._host.has(block_hash))
+
+    def all(self) -> dict[str, Callable[[Arguments], Iterator[Part]]]:
+        """Return what may be asked for, by name."""
+        verbs: Iterable[Callable[[Arguments], Iterator[Part]]] = (
+            self.capabilities,
+            self.hashes,
+            self.snapshot,
+            self.flush,
+            self.evict,
+            self.retain,
+            self.release,
+            self.demote,
+            self.offload,
+            self.restorable,
+            self.resident,
+            self.policy,
+            self.expire,
+            self.pages,
+        )
+        return {verb.__name__: verb for verb in verbs}
+
+
+def _pieces(keys: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield keys, so many at a time that looking at them takes a millisecond."""
+    for at in range(0, len(keys), _LOOKED_AT):
+        yield keys[at : at + _LOOKED_AT]
+
+
+def _row(
+    block_hash: bytes, content: Content, refs: int, tier: str, with_tokens: bool
+) -> list[object]:
+    row: list[object] = [key_of(block_hash), content.parent, content.depth, refs, tier]
+    if with_tokens:
+        row += [list(content.tokens), content.extra_keys]
+    return row
+
+
+def named(arguments: Arguments) -> list[int]:
+    """Return the keys that a call names."""
+    return cast(list[int], arguments["hashes"])

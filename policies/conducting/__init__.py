@@ -1,0 +1,1 @@
+"""What a fleet's caches should keep: learned returns, prices, and wishes."""

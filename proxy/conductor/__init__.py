@@ -1,0 +1,1 @@
+"""The conductor: has engines keep, give up, fetch and copy what traffic shows."""

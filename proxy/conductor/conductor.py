@@ -1,0 +1,300 @@
+"""The conductor: from requests that ended to actions at the engines.
+
+It looks on: requests tell it how they ended, and whatever goes wrong in here is counted
+and harms none of them. It acts through KV control and has no other power, within a
+budget of actions a minute and a share of each pool. All that it retains ends by itself
+within minutes, and at once when it is stopped.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from warmroute.policies.conducting.item import Item, Kind, Shared, Turn, Wish
+from warmroute.policies.conducting.plan import Plan
+from warmroute.policies.errors import WarmrouteError
+from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.proxy.conductor.action import Action, Actions, patience_s
+from warmroute.proxy.conductor.allowance import Allowance
+from warmroute.proxy.conductor.deeds import Deeds
+from warmroute.proxy.conductor.holdings import Holdings
+from warmroute.proxy.conductor.observing import turn_of
+from warmroute.proxy.conductor.tokens import PrefixTokens
+from warmroute.proxy.config.sections import ConductorConfig
+from warmroute.proxy.fleet import Fleet
+from warmroute.proxy.kv.controls import Controls
+from warmroute.proxy.ledger.decision import Decision
+from warmroute.proxy.prompt import Prompt
+from warmroute.proxy.view import View
+from warmroute.proxy.view.lookup import Lookup
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+_SLICE = 16
+_GOODBYE_S = 3.0
+
+
+class Conductor:
+    """Decide on actions a few times a second, do them, and keep record.
+
+    Args:
+        fleet: The backends.
+        controls: Their levers.
+        view: What they hold.
+        index: The blocks of the view.
+        config: Whether it acts, and within which bounds.
+        clock: Monotonic seconds.
+        wall: Unix time.
+
+    Attributes:
+        is_stopped: The kill switch was pulled.
+        num_failures: Faults of its own and refusals of engines.
+        num_actions: Actions done, by kind.
+        num_copied_tokens: Prompt tokens computed for nobody but a copy.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        controls: Controls,
+        view: View,
+        index: PrefixIndex,
+        config: ConductorConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._tokens = PrefixTokens()
+        self._deeds = Deeds(fleet, controls, view, index, self._tokens)
+        self.actions = Actions(wall)
+        self._holdings = Holdings()
+        self.plan = Plan(config.min_tokens, config.retained_share, self._came)
+        self._allowance = Allowance(config.actions_per_minute, clock)
+        self.config = config
+        self.is_stopped = False
+        self.num_failures = 0
+        self.num_actions: dict[str, int] = {}
+        self.num_copied_tokens = 0
+        self._task: asyncio.Task[None] | None = None
+        self._has_failed = False
+
+    def __repr__(self) -> str:
+        return f"<Conductor {self.plan!r} stopped={self.is_stopped}>"
+
+    # looking on
+
+    def settled(
+        self,
+        decision: Decision,
+        lookup: Lookup,
+        prompt: Prompt,
+        seen_tokens: int,
+        now: float,
+    ) -> None:
+        """Learn from a request that was answered; O(log items), raises nothing."""
+        try:
+            turn = turn_of(decision, lookup, seen_tokens, now)
+            if turn is not None:
+                self.plan.observe(turn)
+                backend = self._fleet.backends.get(turn.backend)
+                if turn.before is not None and backend is not None:
+                    shared = self.plan.shared(turn.backend, turn.before)
+                    self._tokens.learn(turn, prompt, shared, backend.models)
+        except Exception:
+            self._failed("conductor_observation_failed")
+
+    def forget(self, backend: str) -> None:
+        """Forget a backend that is gone, or has started anew."""
+        self.plan.forget(backend)
+        self._holdings.forget(backend)
+
+    def _came(self, item: Item, turn: Turn) -> None:
+        note, item.note = item.note, None
+        if isinstance(note, Action):
+            note.judge(item, turn)
+
+    # acting
+
+    def start(self) -> None:
+        """Begin to act; needs a running loop. What was stopped goes on."""
+        self.is_stopped = False
+        if self._task is None and self.config.enabled:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Act no more, from now on, and let go of all that is retained."""
+        self.is_stopped = True
+        await self._end()
+
+    async def configure(self, config: ConductorConfig) -> None:
+        """Take over other settings; what was learned stays."""
+        self.config = config
+        self.plan.min_tokens = config.min_tokens
+        self.plan.retained_share = config.retained_share
+        self._allowance.configure(config.actions_per_minute)
+        if not config.enabled:
+            await self._end()
+        elif not self.is_stopped:
+            self.start()
+
+    async def close(self) -> None:
+        """Stop for good."""
+        await self._end()
+
+    async def _end(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        held = self._holdings.take_all()
+        for item in self.plan.held(self._clock()):
+            self.plan.let_go(item)
+        if held:
+            calls = (self._deeds.release(name, keys) for name, keys in held.items())
+            try:
+                async with asyncio.timeout(_GOODBYE_S):
+                    await asyncio.gather(*calls, return_exceptions=True)
+            except TimeoutError:
+                logger.warning("conductor_release_timed_out")
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                await self.tick()
+            except Exception:
+                self._failed("conductor_failed")
+
+    async def tick(self) -> None:
+        """Do what is due now, as far as the budget goes; engines in parallel."""
+        now = self._clock()
+        for backend in self._fleet.backends.values():
+            self.plan.pool(backend.name).capacity = backend.capacity_tokens
+        self.actions.expire(now)
+        self._holdings.expire(now)
+        self.plan.has_lower_tiers = self._deeds.has_lower_tiers
+        wishes: dict[str, list[Wish]] = {}
+        while self.plan.is_due(now):
+            for wish in self.plan.due(now, _SLICE):
+                wishes.setdefault(wish.backend, []).append(wish)
+            await asyncio.sleep(0)
+        await asyncio.gather(*(self._do_all(each) for each in wishes.values()))
+
+    async def _do_all(self, wishes: list[Wish]) -> None:
+        for wish in wishes:
+            try:
+                await self._do(wish)
+            except WarmrouteError as error:
+                self._refused(wish, error)
+            except Exception:
+                self._failed("conductor_action_failed")
+
+    async def _do(self, wish: Wish) -> None:
+        item = wish.item
+        if wish.kind == "replicate" and isinstance(item, Shared):
+            await self._replicate(wish, item)
+        elif wish.kind == "demote":
+            await self._demote(wish)
+        elif item.stamp == wish.stamp:
+            await self._keep(wish)
+
+    async def _keep(self, wish: Wish) -> None:
+        """Retain what is on the GPU; bring back what lies below it."""
+        item = wish.item
+        lower = self._deeds.lower(item)
+        if lower and self._may(wish.backend, "restore"):
+            action = self._begin("restore", wish)
+            num_blocks = await self._deeds.restore(wish.backend, lower)
+            self._done(action, item, wish, num_blocks)
+        if wish.kind != "retain":
+            return
+        keys = self._deeds.resident(item)
+        if len(keys) < item.blocks:
+            self.plan.missed(item)
+            return
+        if not self._may(wish.backend, "retain"):
+            return
+        now = self._clock()
+        action = self._renewed(item) or self._begin("retain", wish)
+        if await self._deeds.retain(wish.backend, keys, wish.ttl_s) < len(keys):
+            action.outcome = "refused in part: the engine's own cap is reached"
+        self._holdings.add(wish.backend, keys, now + wish.ttl_s)
+        if item.stamp == wish.stamp:
+            self.plan.keep(item, now + wish.ttl_s)
+        self._done(action, item, wish, len(keys))
+
+    def _renewed(self, item: Item) -> Action | None:
+        """Return the action that is only to be prolonged."""
+        note = item.note
+        is_kept = isinstance(note, Action) and note.kind == "retain"
+        is_kept = is_kept and item.held_until > self._clock()
+        return note if is_kept and isinstance(note, Action) else None
+
+    async def _demote(self, wish: Wish) -> None:
+        item = wish.item
+        has_moved = item.stamp != wish.stamp
+        keys = self._deeds.resident(item)[item.blocks - item.own_blocks :]
+        if not keys or not self._may(wish.backend, "demote"):
+            return
+        if has_moved:
+            item.note = None
+        action = self._begin("demote", wish)
+        item.is_demoted = True
+        self._done(action, item, wish, await self._deeds.demote(wish.backend, keys))
+
+    async def _replicate(self, wish: Wish, shared: Shared) -> None:
+        name = self._deeds.target(shared, self._clock())
+        if name is None or not self._allowance.take():
+            return
+        action = self.actions.begin("replicate", shared, name, wish.reason)
+        num_tokens = await self._deeds.replicate(shared, name, self._clock())
+        self.num_copied_tokens += num_tokens
+        action.outcome = f"copied: {num_tokens} tokens"
+        self.num_actions["replicate"] = self.num_actions.get("replicate", 0) + 1
+
+    def _may(self, name: str, verb: str) -> bool:
+        return self._deeds.can(name, verb) and self._allowance.take()
+
+    def _begin(self, kind: Kind, wish: Wish) -> Action:
+        action = self.actions.begin(kind, wish.item, wish.backend, wish.reason)
+        wish.item.note = action
+        return action
+
+    def _done(self, action: Action, item: Item, wish: Wish, num_blocks: int) -> None:
+        self.num_actions[action.kind] = self.num_actions.get(action.kind, 0) + 1
+        if not num_blocks:
+            action.outcome = "nothing: the engine has none of the blocks any more"
+        until = self._clock() + patience_s(action.kind, wish.ttl_s)
+        self.actions.expect(action, until)
+
+    def _refused(self, wish: Wish, error: WarmrouteError) -> None:
+        self.num_failures += 1
+        note = wish.item.note
+        if isinstance(note, Action) and note.outcome is None:
+            note.outcome = f"failed: {error}"
+
+    def _failed(self, event: str) -> None:
+        self.num_failures += 1
+        if not self._has_failed:
+            self._has_failed = True
+            logger.exception(event)
+
+    def describe(self) -> dict[str, object]:
+        """Return the JSON of ``/api/conductor``, the newest actions first."""
+        return {
+            "enabled": self.config.enabled,
+            "stopped": self.is_stopped,
+            "failures": self.num_failures,
+            "copied_tokens": self.num_copied_tokens,
+            "retained_blocks": self._holdings.counts(),
+            "done": dict(self.num_actions),
+            "outcomes": [
+                {"kind": kind, "outcome": outcome, "actions": num}
+                for (kind, outcome), num in sorted(self.actions.counts.items())
+            ],
+            "actions": [action.as_object() for action in self.actions],
+        }

@@ -1,0 +1,1 @@
+"""KV control of the fleet: what each backend can be told, and telling it."""

@@ -1,0 +1,109 @@
+"""What the admin port is asked to do to the caches: one body, taken apart."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from warmroute.adapters.kv_control import decode_request, shape_of
+from warmroute.adapters.kv_requests import BlocksRequest, Request
+from warmroute.policies.errors import ClientError
+
+_OWN = ("backend", "dry_run", "prefix", "session")
+_HASH_CHARS = 16
+
+_T = TypeVar("_T")
+_Fields = dict[str, msgspec.Raw]
+
+
+class Order:
+    """One verb with its request, for one backend or all.
+
+    Attributes:
+        verb: What to do.
+        backend: Where; None is everywhere.
+        is_rehearsal: Only say what would happen.
+        prefix: Hash of the last block of a prefix, as ``/api/view`` shows it.
+        session: Key of a session, whose newest prompt is meant.
+    """
+
+    __slots__ = ("_fields", "backend", "is_rehearsal", "prefix", "session", "verb")
+
+    def __init__(self, verb: str, body: bytes) -> None:
+        """Read a body.
+
+        Raises:
+            ClientError: 404 or 400, with the field and what is allowed.
+        """
+        shape = shape_of(verb)
+        self.verb = verb
+        fields = _decode(verb, body)
+        own = {name: fields.pop(name) for name in _OWN if name in fields}
+        self.backend = _read(verb, own, "backend", str)
+        self.is_rehearsal = _read(verb, own, "dry_run", bool) or False
+        self.session = _read(verb, own, "session", str)
+        self.prefix = _hash(verb, _read(verb, own, "prefix", str))
+        self._fields = fields
+        named = [self.prefix is not None, self.session is not None]
+        if any(named):
+            if not issubclass(shape.request, BlocksRequest):
+                raise _invalid(verb, "prefix and session name blocks; it takes none")
+            ways = {"hashes", "token_ids", "prompt", "messages"}.intersection(fields)
+            if sum(named) + len(ways) != 1:
+                raise _invalid(
+                    verb,
+                    "blocks must be named in exactly one way (allowed: hashes, "
+                    "token_ids, prompt, messages, prefix, session)",
+                )
+        else:
+            self.request()
+
+    def __repr__(self) -> str:
+        return f"<Order {self.verb} of {self.backend or 'all'}>"
+
+    def request(self, hashes: list[int] | None = None) -> Request:
+        """Return the request of the verb; *hashes* are what prefix or session meant.
+
+        Raises:
+            ClientError: 400, with the field and what is allowed.
+        """
+        fields: Mapping[str, object] = self._fields
+        if hashes is not None:
+            fields = {**self._fields, "hashes": hashes}
+        return decode_request(self.verb, msgspec.json.encode(fields))
+
+
+def _decode(verb: str, body: bytes) -> _Fields:
+    try:
+        return msgspec.json.decode(body or b"{}", type=_Fields)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(verb, f"the body is no JSON object: {error}") from error
+
+
+def _read(verb: str, fields: _Fields, name: str, kind: type[_T]) -> _T | None:
+    raw = fields.get(name)
+    if raw is None or bytes(raw) == b"null":
+        return None
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _invalid(verb, f"{name}: {error}") from error
+
+
+def _hash(verb: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        if len(text) != _HASH_CHARS:
+            raise ValueError
+        return int(text, 16)
+    except ValueError:
+        raise _invalid(
+            verb,
+            f"prefix {text[:64]!r} (allowed: 16 hexadecimal digits, as /api/view "
+            "shows them)",
+        ) from None
+
+
+def _invalid(verb: str, message: str) -> ClientError:
+    return ClientError(400, "kv_request_invalid", f"kv {verb}: {message}")

@@ -1,0 +1,102 @@
+"""The answers of KV control as a table for people."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+_Row = list[str]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return columns as wide as they need, two spaces apart."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def report(verb: str, results: Mapping[str, object]) -> str:
+    """Return what each backend answered to a verb; its errors stand below."""
+    answers = {name: one for name, one in results.items() if isinstance(one, dict)}
+    good = {name: one for name, one in answers.items() if "error" not in one}
+    parts = []
+    if good:
+        rows = {name: _figures(verb, answer) for name, answer in good.items()}
+        head = list(next(iter(rows.values())))
+        parts.append(
+            table(
+                ["backend", *head],
+                (
+                    [name, *(row.get(key, "-") for key in head)]
+                    for name, row in rows.items()
+                ),
+            )
+        )
+    parts += [
+        f"{name}: {one['error'].get('message')}"
+        for name, one in answers.items()
+        if "error" in one
+    ]
+    return "\n".join(parts)
+
+
+def stats(state: Mapping[str, object], results: Mapping[str, object]) -> str:
+    """Return the caches of the fleet, and what their engines cannot be told."""
+    rows, notes = [], []
+    backends = state.get("backends")
+    for backend in backends if isinstance(backends, list) else ():
+        name = str(backend["name"])
+        if name not in results:
+            continue
+        rows.append([name, backend["engine"], backend["state"], *_sizes(results[name])])
+        notes += _lacks(name, backend.get("kv") or {})
+    head = ["backend", "engine", "state", "blocks", "gpu", "host", "in use", "tokens"]
+    return "\n".join([table(head, rows), *notes])
+
+
+def _sizes(answer: object) -> _Row:
+    if not isinstance(answer, dict) or "blocks" not in answer:
+        return ["-"] * 5
+    figures = _figures("snapshot", answer)
+    return [figures[key] for key in ("blocks", "gpu", "host", "in use", "tokens")]
+
+
+def _lacks(name: str, kv: Mapping[str, object]) -> list[str]:
+    """Return a line for each reason why verbs are not to be had."""
+    reasons: dict[str, list[str]] = {}
+    for verb, answer in kv.items():
+        if answer is not True:
+            reasons.setdefault(str(answer), []).append(verb)
+    return [f"{name}: no {', '.join(verbs)}: {why}" for why, verbs in reasons.items()]
+
+
+def _figures(verb: str, answer: Mapping[str, object]) -> dict[str, str]:
+    blocks = answer.get("blocks")
+    if verb == "snapshot" and isinstance(blocks, list):
+        hashes = {one["hash"] for one in blocks}
+        size = answer.get("block_size")
+        return {
+            "blocks": str(len(hashes)),
+            "gpu": str(sum(one["tier"] == "gpu" for one in blocks)),
+            "host": str(sum(one["tier"] == "host" for one in blocks)),
+            "in use": str(sum(one["refs"] > 0 for one in blocks)),
+            "tokens": str(len(hashes) * size) if isinstance(size, int) else "-",
+            "seq": _text(answer.get("seq")),
+        }
+    return {key: _text(value) for key, value in answer.items()}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        if all(isinstance(one, str) for one in value):
+            return ",".join(value)
+        return str(len(value))
+    if isinstance(value, dict):
+        return ",".join(f"{key}={one}" for key, one in value.items()) or "-"
+    return str(value)
