@@ -71,12 +71,12 @@ def open_exporter(collector: Collector) -> SpanExporter:
         ImportError: The extra that speaks it is not installed.
     """
     if collector.protocol == GRPC:
-        from warmroute.proxy.telemetry.grpc_exporter import GrpcExporter
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
 
-        return GrpcExporter(endpoint=collector.url)
-    from warmroute.proxy.telemetry.http_exporter import HttpExporter
+        return grpc.OTLPSpanExporter(endpoint=collector.url)
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
 
-    return HttpExporter(endpoint=collector.url)
+    return http.OTLPSpanExporter(endpoint=collector.url)
 
 
 class KeptTrace(ReadableSpan):
