@@ -26,11 +26,12 @@ FleetMaker = Callable[[int], Fleet]
 """Makes a fleet from a seed."""
 
 # Where a decode slows nothing, a prefill stops nobody and depth costs nothing,
-# none of them has a price.
+# none of them has a price; told rates have no noise that ties must allow for.
 _PLAIN: Final = {
     "stall_weight": 0.0,
     "decode_weight": 0.0,
     "attention_tokens": 0.0,
+    "tie_tolerance": 0.0,
 }
 _CENTRAL_POLICY: Final = "expected_ttft"
 
