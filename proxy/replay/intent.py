@@ -10,13 +10,13 @@ class Intent(NamedTuple):
     """Where a request would go, with nothing reserved.
 
     Attributes:
-        index: Number of the engine.
+        engine: Its number.
         candidate: What the policy knows of it.
         matched: Tokens that each candidate is believed to have cached.
         uncached_tokens: What is to be computed of the prompt there.
     """
 
-    index: int
+    engine: int
     candidate: Candidate
     matched: Sequence[int]
     uncached_tokens: int
