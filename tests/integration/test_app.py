@@ -52,14 +52,15 @@ async def test_nothing_is_learned_before_a_backend_has_taught(
     """Assumed speeds are not shown as learned ones; then each one's own is."""
     rig = await start_rig(answer_ok, answer_ok)
     app = rig.app
-    assert app._learned("b0") == app._learned("b1") == (None, None)
+    backends = app.fleet.backends
+    assert backends["b0"].learned == backends["b1"].learned == (None, None)
     reservation = app.load.reserve(app.fleet.backends["b0"].candidate, 500, 500, 100.0)
     reservation.first_token(100.1)
-    assert app._learned("b0").prefill_tokens_per_s is not None
-    assert app._learned("b0").itl_s is None
+    assert backends["b0"].learned[0] is not None
+    assert backends["b0"].learned[1] is None
     reservation.release(101.1, output_tokens=51)
-    assert app._learned("b0").itl_s == pytest.approx(0.02, rel=0.01)
-    assert app._learned("b1").prefill_tokens_per_s is None
+    assert backends["b0"].learned[1] == pytest.approx(0.02, rel=0.01)
+    assert backends["b1"].learned[0] is None
 
 
 async def test_the_same_file_changes_nothing(start_rig: StartRig) -> None:
