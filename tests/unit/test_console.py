@@ -200,6 +200,13 @@ class TestOverview:
             *("b", "sglang", "down", "none", "-", "0", "0", "0", "0", "-", "-"),
         ]
 
+    def test_an_open_breaker_is_told_beside_the_state(self) -> None:
+        backend = {"name": "a", "engine": "vllm", "state": "up"}
+        closed = overview(state(backends=[{**backend, "breaker": "closed"}]))
+        text = overview(state(backends=[{**backend, "breaker": "half_open"}]))
+        assert "breaker" not in closed
+        assert "up, breaker half open" in text
+
     def test_names_what_breaks_prefixes(self) -> None:
         killer = {"sentence": "a timestamp at token 12", "example": "xxxx: 9999"}
         text = overview(state(cache_killers=[{**killer, "kind": "timestamp"}]))
