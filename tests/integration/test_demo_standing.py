@@ -12,6 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from warmroute.proxy.demo.child import free_port
+from warmroute.proxy.demo.front import Front, Setup
+from warmroute.proxy.demo.standing import standing
 
 _DEMO = (
     *("demo", "--model", "tiny", "--policy", "expected_ttft"),
@@ -49,6 +51,16 @@ def test_what_stays_up_has_seen_the_load_and_ends_well(tmp_path: Path) -> None:
         finally:
             alarm.cancel()
             demo.kill()
+
+
+def test_a_port_that_was_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        front = Front(tmp_path / "log", Setup(ports=(port, 0)))
+        text = standing("random", front, [], "tiny")
+    assert f"not used: port {port}\n" in text
+    assert f":{port}" not in text
+    assert f"why --last --admin {front.admin_url}\n" in text
 
 
 def test_a_wanted_port_is_taken_where_it_is_free() -> None:
