@@ -64,7 +64,9 @@ class Sources:
             return
         from warmroute.proxy.view.feeds import Feeds
 
-        self._feeds = Feeds(self._view, self._index, self._fleet.endpoint)
+        self._feeds = Feeds(
+            self._view, self._index, self._fleet.endpoint, self._fleet.reborn
+        )
 
     async def close(self) -> None:
         """Stop asking and hearing."""

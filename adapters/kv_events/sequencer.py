@@ -176,7 +176,8 @@ class Sequencer:
         """Ask whether the publisher is the same one: the connection was lost.
 
         The newest message is wanted again. If it comes, and is the same, all is
-        well; if not, the publisher has started anew, and so has its cache.
+        well; if not, the publisher has started anew, and so has its cache. Where it
+        cannot be asked for, it is taken for another one.
         """
         if self._can_replay:
             # What was held, or is being sent, may be another one's, and comes again.
@@ -184,6 +185,8 @@ class Sequencer:
             self._asked = None
             self.wanted = self.last or 0
             self._doubted = self.last is not None
+        elif self.last is not None:
+            self.restart()
 
     def restart(self) -> None:
         """Forget everything: the publisher is known to have started anew."""

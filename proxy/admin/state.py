@@ -269,8 +269,11 @@ class AdminState:
             "lag_s": None,
         }
         facts = self.view.facts(backend.name)
-        # The view counts restarts from its own start; the fleet's number is logged.
-        return {**blank, **facts, "incarnation": backend.incarnation}
+        # The view counts what it was told anew; the fleet's number is logged.
+        told = {"incarnation": backend.incarnation}
+        if "ranks" in facts:
+            told["ranks"] = [{**one, **told} for one in facts["ranks"]]
+        return {**blank, **facts, **told}
 
 
 def _without_credentials(url: str) -> str:

@@ -29,9 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class Feed:
-    """The events of one rank of a backend, from the subscription to the index."""
+    """The events of one rank of a backend, from the subscription to the index.
 
-    __slots__ = ("_member", "address", "backend", "stream")
+    Attributes:
+        num_reborn: Restarts of its engine that its own events have proved, or others'
+            of the backend that it shared.
+    """
+
+    __slots__ = ("_member", "address", "backend", "num_reborn", "stream")
 
     def __init__(
         self, backend: str, stream: Stream, member: Subscription, address: EventAddress
@@ -39,6 +44,7 @@ class Feed:
         self.backend = backend
         self.stream = stream
         self.address = address
+        self.num_reborn = 0
         self._member = member
 
     def __repr__(self) -> str:
@@ -62,6 +68,8 @@ class Feeds:
         view: Learns who announces its own blocks.
         index: Where the blocks go.
         endpoint_of: Returns where a backend takes control calls.
+        on_restart: Is told of a backend whose events prove that its engine started
+            anew; once, though all its ranks do.
     """
 
     __slots__ = (
@@ -71,6 +79,8 @@ class Feeds:
         "_endpoint_of",
         "_feeds",
         "_index",
+        "_is_telling",
+        "_on_restart",
         "_refused",
         "_subscriptions",
         "_turns",
@@ -82,7 +92,10 @@ class Feeds:
         view: View,
         index: PrefixIndex,
         endpoint_of: Callable[[Backend], Endpoint | None],
+        on_restart: Callable[[Backend], None],
     ) -> None:
+        self._on_restart = on_restart
+        self._is_telling = False
         self._view = view
         self._index = index
         self._endpoint_of = endpoint_of
@@ -118,7 +131,12 @@ class Feeds:
         """Forget what an engine told that is no more."""
         for candidate in backend.candidates:
             self._refused.pop(candidate.name, None)
-        for _, feed in self._of(backend.name):
+        if self._is_telling:  # the streams know it best, and found it out
+            return
+        feeds = [feed for _, feed in self._of(backend.name)]
+        most = max((feed.num_reborn for feed in feeds), default=0)
+        for feed in feeds:
+            feed.num_reborn = most
             feed.stream.restart()
 
     def removed(self, backend: Backend) -> None:
@@ -165,6 +183,7 @@ class Feeds:
             None if backend.ranks else partial(self._snapshot, backend),
             self._view.stamp,
             turns=self._turns,
+            on_restart=partial(self._reborn, backend, name),
         )
         try:
             member = self._subscriptions.add(
@@ -178,6 +197,20 @@ class Feeds:
         stream.start()
         extra = {"backend": name, "endpoint": address.endpoint}
         logger.info("kv_events_subscribed", extra=extra)
+
+    def _reborn(self, backend: Backend, name: str) -> None:
+        """Tell of a restart that a rank's events prove, and no other's have."""
+        feed = self._feeds.get(name)
+        if feed is None:
+            return
+        most = max(one.num_reborn for _, one in self._of(backend.name))
+        feed.num_reborn += 1
+        if feed.num_reborn > most:
+            self._is_telling = True
+            try:
+                self._on_restart(backend)
+            finally:
+                self._is_telling = False
 
     async def _snapshot(self, backend: Backend) -> Snapshot | None:
         endpoint = self._endpoint_of(backend)
@@ -225,7 +258,6 @@ class Feeds:
         stream, sequencer = feed.stream, feed.stream.sequencer
         return {
             "seq": stream.seq,
-            "incarnation": sequencer.num_restarts,
             "gaps": sequencer.num_gaps,
             "replays": stream.num_replays,
             "lag_s": stream.lag_s,

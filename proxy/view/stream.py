@@ -48,6 +48,8 @@ class Stream:
         turns: Gives it its share of the loop; shared with other streams.
         clock: Monotonic seconds.
         wall: Seconds of the wall clock.
+        on_restart: Called when the messages prove that the engine started anew, after
+            all that was told before is forgotten.
 
     Attributes:
         num_replays: Replays that were asked for and came.
@@ -60,7 +62,9 @@ class Stream:
         "_has_heard",
         "_intake",
         "_name",
+        "_num_restarts",
         "_num_wipes",
+        "_on_restart",
         "_queue",
         "_queued_bytes",
         "_replay",
@@ -87,6 +91,7 @@ class Stream:
         turns: Turns | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
         self.address = address
@@ -96,7 +101,8 @@ class Stream:
         self._clock = clock
         self._turns = turns or Turns(clock)
         self.sequencer = Sequencer(bool(address.replay or snapshot))
-        self._num_wipes = 0
+        self._num_restarts = self._num_wipes = 0
+        self._on_restart = on_restart
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued_bytes = 0
         self._intake = Intake(track, stamp, wall)
@@ -154,11 +160,13 @@ class Stream:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        self._release(())
         self._ask()
 
     def restart(self) -> None:
         """Forget everything: the engine is known to have started anew."""
         self.sequencer.restart()
+        self._num_restarts = self.sequencer.num_restarts
         self._release(())
         self._ask()
 
@@ -198,6 +206,9 @@ class Stream:
             self._num_wipes = self.sequencer.num_wipes
             self._intake.wipe()
             self.seq = None
+        if self.sequencer.num_restarts != self._num_restarts:
+            self._num_restarts = self.sequencer.num_restarts
+            self._on_restart()
         self._intake.add(messages)
         if self._intake:
             self._turns.ask(self)

@@ -71,6 +71,10 @@ class Publisher:
         """Send an old message once more."""
         await self._send(seq, self._sent[seq])
 
+    def begin_anew(self) -> None:
+        """Lose everything and number from 0 on, over the same connections."""
+        self._sent.clear()
+
     async def close(self) -> None:
         """Go, and lose everything."""
         self._task.cancel()
