@@ -117,7 +117,7 @@ class Stream:
 
     @property
     def lag_s(self) -> float | None:
-        """Age of the newest batch when it was entered; None before the first."""
+        """Age of the newest live batch when it was entered; None before the first."""
         return self._intake.lag_s
 
     @property
@@ -192,7 +192,7 @@ class Stream:
             else:
                 seq, payload = queue.popleft()
                 self._queued_bytes -= len(payload)
-                self._release(self.sequencer.live(seq, payload))
+                self._release(self.sequencer.live(seq, payload), is_live=True)
             if not intake:
                 self.seq = self.sequencer.last
             if self._clock() > until:
@@ -200,7 +200,7 @@ class Stream:
         self._ask()
         return bool(intake or queue)
 
-    def _release(self, messages: Iterable[Message]) -> None:
+    def _release(self, messages: Iterable[Message], is_live: bool = False) -> None:
         """Let these be entered next; what they make void goes at once."""
         if self.sequencer.num_wipes != self._num_wipes:
             self._num_wipes = self.sequencer.num_wipes
@@ -209,7 +209,7 @@ class Stream:
         if self.sequencer.num_restarts != self._num_restarts:
             self._num_restarts = self.sequencer.num_restarts
             self._on_restart()
-        self._intake.add(messages)
+        self._intake.add(messages, is_live)
         if self._intake:
             self._turns.ask(self)
         else:
