@@ -111,7 +111,7 @@ class ViewPort(Protocol):
         """Return source, blocks and so on of *name*'s view."""
         ...
 
-    def tree(self, name: str, depth: int) -> Any:
+    def tree(self, name: str, depth: int, now: float) -> Any:
         """Return *name*'s prefixes as nested runs, *depth* levels deep."""
         ...
 
@@ -226,6 +226,10 @@ class AdminState:
             "shadow": self.shadow(),
         }
         return {**state, "warnings": advise(state)}
+
+    def tree(self, name: str, depth: int) -> Any:
+        """Return what a backend has as nested runs, *depth* levels deep."""
+        return self.view.tree(name, depth, self.clock())
 
     def survey(self, max_nodes: int) -> Survey:
         """Begin a survey of the prefixes of all backends."""

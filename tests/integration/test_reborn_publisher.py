@@ -59,7 +59,7 @@ class House:
 
     async def until_matched(self, asked: list[int] | str, tokens: int) -> None:
         async with asyncio.timeout(30):
-            while await self.matched(asked) != tokens:
+            while await self.matched(asked) != tokens:  # noqa: ASYNC110 - polled
                 await asyncio.sleep(0.01)
 
     async def warm(self, *numbers: int) -> None:
