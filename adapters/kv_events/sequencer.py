@@ -115,8 +115,6 @@ class Sequencer:
             return []
         if self._last is not None and seq > self._last + 1:
             self._forget()
-        elif self._last is None:
-            self.is_complete = seq == 0
         self._note(seq, payload)
         return [payload, *self._release()]
 
@@ -248,6 +246,8 @@ class Sequencer:
         return ready
 
     def _note(self, seq: int, payload: bytes) -> None:
+        if self._last is None:
+            self.is_complete = seq == 0
         self._last = seq
         self._held.pop(seq, None)
         self._marks[seq] = xxh3_64_intdigest(payload)

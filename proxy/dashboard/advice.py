@@ -72,8 +72,9 @@ def _view(name: str, view: Facts, state: str) -> Iterator[dict[str, Any]]:
 
 _STATUS: Final = {
     "catching_up": "has published more than was heard: its view is being made anew",
-    "degraded": "lost events that could not be replayed: its view is partly a guess; "
-    "give the engine a replay endpoint",
+    "degraded": "published events that were not heard and cannot be had again: its "
+    "view misses blocks until they are announced anew; give the engine a replay "
+    "endpoint, and one that reaches far enough back",
     "silent": "was subscribed to and has not published an event yet: "
     "either it is idle, or its events go elsewhere",
 }

@@ -54,11 +54,11 @@ class Stream:
     Attributes:
         num_replays: Replays that were asked for and came.
         seq: Number of the newest message that was entered; None before the first.
-        is_degraded: What was lost could not be had again.
     """
 
     __slots__ = (
         "_clock",
+        "_has_failed",
         "_has_heard",
         "_intake",
         "_name",
@@ -72,7 +72,6 @@ class Stream:
         "_task",
         "_turns",
         "address",
-        "is_degraded",
         "num_replays",
         "seq",
         "sequencer",
@@ -110,7 +109,7 @@ class Stream:
         self._task: asyncio.Task[None] | None = None
         self.num_replays = 0
         self.seq: int | None = None
-        self.is_degraded = False
+        self._has_failed = False
 
     def __repr__(self) -> str:
         return f"<Stream {self._name} {self.address.endpoint} {self.sequencer!r}>"
@@ -129,6 +128,15 @@ class Stream:
             return "degraded"
         is_known = self._has_heard or self.sequencer.is_complete
         return "live" if is_known else "silent"
+
+    @property
+    def is_degraded(self) -> bool:
+        """Tell whether messages are missing, or may be, that cannot be had again.
+
+        Where none can be had again and none came yet, nothing is known to be missing.
+        """
+        is_known = self._has_failed or self.sequencer.last is not None
+        return is_known and not self.sequencer.is_complete
 
     @property
     def is_catching_up(self) -> bool:
@@ -232,7 +240,7 @@ class Stream:
         except Exception:
             logger.exception("kv_replay_crashed", extra={"backend": self._name})
             self._release(self.sequencer.failed())
-            self.is_degraded = True
+            self._has_failed = True
         finally:
             if self._task is asyncio.current_task():
                 self._task = None
@@ -272,7 +280,7 @@ class Stream:
             is_lacking = sequencer.last == before and self._snapshot is not None
         if is_lacking:
             await self._ask_snapshot()
-        self.is_degraded = not sequencer.is_complete
+        self._has_failed = False
 
     async def _ask_snapshot(self) -> bool:
         """Ask the engine itself for what it has; tell whether it said so."""
@@ -286,13 +294,12 @@ class Stream:
         if snapshot is None:
             self._snapshot = None
             self._release(self.sequencer.failed())
-            self.is_degraded = not self.sequencer.is_complete
             return False
         ready = self.sequencer.rebased(snapshot.seq)
         self._release(())
         self._release([as_batches(snapshot)])
         self._release(ready)
-        self.is_degraded = False
+        self._has_failed = False
         return True
 
     async def _take(self, messages: AsyncIterator[tuple[int, bytes]]) -> None:
@@ -305,7 +312,7 @@ class Stream:
 
     def _give_up(self, reason: str) -> None:
         self._release(self.sequencer.failed())
-        self.is_degraded = True
+        self._has_failed = True
         logger.warning(
             "kv_events_degraded", extra={"backend": self._name, "reason": reason}
         )
