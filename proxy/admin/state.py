@@ -178,6 +178,8 @@ class AdminState:
             returns the new backend's name; raises ConfigError.
         cache_killers: Takes tokens a block; returns what breaks prefixes, as JSON.
         reload: Loads the configuration again; raises ConfigError with all lines.
+        not_followed: Returns why KV events that a backend publishes are not followed;
+            None when they are, or there are none.
         kv: Returns for each verb of KV control that a backend has it, or why not.
         routes: Further routes, behind the same guard.
         host: Where the admin server listens; loopback needs no token.
@@ -196,6 +198,7 @@ class AdminState:
     add_backend: Callable[[Mapping[str, Any]], str]
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
+    not_followed: Callable[[str], str | None] = lambda name: None
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
     cache_killers: Callable[[int], list[dict[str, Any]]] = no_cache_killers
     routes: Sequence[RouteDef] = ()
@@ -274,9 +277,11 @@ class AdminState:
         }
         facts = self.view.facts(backend.name)
         # The view counts what it was told anew; the fleet's number is logged.
-        told = {"incarnation": backend.incarnation}
+        told: dict[str, Any] = {"incarnation": backend.incarnation}
         if "ranks" in facts:
             told["ranks"] = [{**one, **told} for one in facts["ranks"]]
+        if (reason := self.not_followed(backend.name)) is not None:
+            told["not_followed"] = reason
         return {**blank, **facts, **told}
 
 

@@ -60,6 +60,13 @@ def _view(name: str, view: Facts, state: str) -> Iterator[dict[str, Any]]:
         )
     if status in _STATUS:
         yield _warning(f"events_{status}", f"{name} {_STATUS[status]}", name)
+    if "not_followed" in view:
+        yield _warning(
+            "events_not_followed",
+            f"{name} publishes KV events that are not followed, so that its view is "
+            f"only what was sent to it: {view['not_followed']}",
+            name,
+        )
     lag_s = view["lag_s"]
     if lag_s is not None and lag_s > _LATE_S:
         yield _warning(

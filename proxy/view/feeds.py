@@ -24,6 +24,12 @@ from warmroute.proxy.view.turns import Turns
 from warmroute.proxy.view.view import View
 
 _SNAPSHOT_S = 30.0
+_DISTRUST = {
+    "degrade": "it had less than it announced, again and again; "
+    "`warmroute doctor` examines it",
+    "silent": "it answered prompts and announced no block; "
+    "check where its events go with `warmroute doctor`",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +87,7 @@ class Feeds:
         "_index",
         "_is_telling",
         "_on_restart",
+        "_reasons",
         "_refused",
         "_subscriptions",
         "_turns",
@@ -105,6 +112,7 @@ class Feeds:
         self._turns = Turns()
         self._feeds: dict[str, Feed] = {}
         self._refused: dict[str, EventAddress] = {}
+        self._reasons: dict[str, str] = {}
         self._closing: set[asyncio.Task[None]] = set()
         view.on_distrust = self._distrusted
 
@@ -127,10 +135,16 @@ class Feeds:
             if seat not in self._feeds and self._refused.get(seat) != address:
                 self._follow(backend, seat, address)
 
+    def not_followed(self, backend: Backend) -> str | None:
+        """Say why events of a backend are not followed that it publishes."""
+        seats = (
+            [one.name for one in backend.candidates] if backend.event_sources else []
+        )
+        return next((self._reasons[one] for one in seats if one in self._reasons), None)
+
     def restarted(self, backend: Backend) -> None:
         """Forget what an engine told that is no more."""
-        for candidate in backend.candidates:
-            self._refused.pop(candidate.name, None)
+        self._forgive(backend)
         if self._is_telling:  # the streams know it best, and found it out
             return
         feeds = [feed for _, feed in self._of(backend.name)]
@@ -141,8 +155,7 @@ class Feeds:
 
     def removed(self, backend: Backend) -> None:
         """Stop hearing a backend that is gone."""
-        for candidate in backend.candidates:
-            self._refused.pop(candidate.name, None)
+        self._forgive(backend)
         for seat, _ in self._of(backend.name):
             self._leave(seat)
 
@@ -160,6 +173,11 @@ class Feeds:
         await asyncio.gather(*self._closing, return_exceptions=True)
         self._subscriptions.close()
         self._context.destroy(linger=0)
+
+    def _forgive(self, backend: Backend) -> None:
+        for candidate in backend.candidates:
+            self._refused.pop(candidate.name, None)
+            self._reasons.pop(candidate.name, None)
 
     def _of(self, backend: str) -> list[tuple[str, Feed]]:
         return [one for one in self._feeds.items() if one[1].backend == backend]
@@ -194,6 +212,7 @@ class Feeds:
             self._refuse(name, address, str(error))
             return
         self._feeds[name] = Feed(backend.name, stream, member, address)
+        self._reasons.pop(name, None)
         stream.start()
         extra = {"backend": name, "endpoint": address.endpoint}
         logger.info("kv_events_subscribed", extra=extra)
@@ -220,14 +239,17 @@ class Feeds:
         return await backend.adapter.snapshot(endpoint.allowing(most, _SNAPSHOT_S))
 
     def _refuse(self, name: str, address: EventAddress, reason: str) -> None:
-        self._refused[name] = address
+        self._refused[name], self._reasons[name] = address, reason
         extra = {"backend": name, "reason": reason}
         logger.warning("kv_events_not_followed", extra=extra)
 
     def _complain(self, backend: Backend) -> None:
         sources = backend.event_sources
         if self._refused.get(backend.name) != sources[0]:
-            reason = f"{len(sources)} publishers of ranks that cannot be chosen"
+            reason = (
+                f"{len(sources)} publishers of ranks that cannot be chosen; "
+                "make each rank a backend of its own"
+            )
             self._refuse(backend.name, sources[0], reason)
 
     def _leave(self, name: str) -> None:
@@ -248,6 +270,7 @@ class Feeds:
             feed.stream.restart()
         else:
             self._refused[name] = feed.address
+            self._reasons[name] = _DISTRUST[verdict]
             self._leave(name)
             self._view.mirror_again(name)
 
