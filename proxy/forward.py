@@ -200,6 +200,7 @@ class Exchange:
             lines,
             head.keeps_alive and not port.is_draining,
             self._asks_usage,
+            routing.trace is not None,
         )
         return relay
 
@@ -294,3 +295,5 @@ class Exchange:
         if now is None:
             now = self._port.clock()
         routing.settle(status, now, now - self._started_at, self._ttft_s, usage, error)
+        if routing.trace is not None:
+            routing.trace.end(now, status, error, usage, self._body)

@@ -71,7 +71,7 @@ class Routing:
     """One request's place on a backend: its record, its load, its view entry.
 
     Attributes:
-        trace: Its spans, when it is sampled; set before it is sent.
+        trace: Its marks, where tracing is on; set before it is sent.
     """
 
     __slots__ = (
@@ -189,24 +189,21 @@ class Routing:
             self._ticket = None
 
     def trace_attempt(self, now: float) -> bytes | None:
-        """Open the CLIENT span of an attempt; returns its traceparent, if sampled."""
-        backend, prompt, trace = self.backend, self._prompt, self.trace
+        """Mark an attempt; returns the traceparent to send, None for the client's."""
+        ticket, trace = self._ticket, self.trace
         if trace is None:
             return None
         return trace.attempt(
-            self.decision,
+            self.backend,
+            self._prompt,
+            self._query.session,
+            None if ticket is None else ticket.mirror,
+            self.decision.attempts,
             now,
-            kind=prompt.kind,
-            engine=backend.engine,
-            host=backend.host,
-            port=backend.port,
-            stream=prompt.stream,
-            max_tokens=prompt.max_tokens,
-            session=self._query.session,
-        ).encode()
+        )
 
     def attempt_failed(self, reason: str, now: float) -> None:
-        """Close the CLIENT span of an attempt."""
+        """Mark the end of an attempt that brought nothing."""
         if self.trace is not None:
             self.trace.attempt_failed(reason, now)
 
@@ -229,7 +226,7 @@ class Routing:
         usage: Usage | None,
         error: str | None,
     ) -> None:
-        """Release the load, teach what the answer tells, close record and trace."""
+        """Release the load, teach what the answer tells, close the record."""
         router, prompt, ticket = self._router, self._prompt, self._ticket
         answered = error is None and status < 300
         prompt_tokens = cached_tokens = output_tokens = None
@@ -280,12 +277,4 @@ class Routing:
                 session,
                 self._seen_tokens,
                 now,
-            )
-        if self.trace is not None:
-            self.trace.end(
-                now,
-                status,
-                decision=self.decision,
-                error_type=error,
-                response_id=usage.answer_id if usage else None,
             )

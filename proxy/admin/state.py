@@ -38,6 +38,15 @@ class LoadFacts(Protocol):
         ...
 
 
+class BreakerFacts(Protocol):
+    """The circuit breaker of one backend, as far as it is shown."""
+
+    @property
+    def state(self) -> str:
+        """One of closed, open, half_open."""
+        ...
+
+
 class BackendFacts(Protocol):
     """What is shown of one backend."""
 
@@ -59,6 +68,11 @@ class BackendFacts(Protocol):
     @property
     def state(self) -> str:
         """One of starting, up, down, draining."""
+        ...
+
+    @property
+    def breaker(self) -> BreakerFacts:
+        """What failed requests have made of it."""
         ...
 
     @property
@@ -111,7 +125,7 @@ class ViewPort(Protocol):
         """Return source, blocks and so on of *name*'s view."""
         ...
 
-    def tree(self, name: str, depth: int) -> Any:
+    def tree(self, name: str, depth: int, now: float) -> Any:
         """Return *name*'s prefixes as nested runs, *depth* levels deep."""
         ...
 
@@ -178,6 +192,8 @@ class AdminState:
             returns the new backend's name; raises ConfigError.
         cache_killers: Takes tokens a block; returns what breaks prefixes, as JSON.
         reload: Loads the configuration again; raises ConfigError with all lines.
+        not_followed: Returns why KV events that a backend publishes are not followed;
+            None when they are, or there are none.
         kv: Returns for each verb of KV control that a backend has it, or why not.
         routes: Further routes, behind the same guard.
         host: Where the admin server listens; loopback needs no token.
@@ -196,6 +212,7 @@ class AdminState:
     add_backend: Callable[[Mapping[str, Any]], str]
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
+    not_followed: Callable[[str], str | None] = lambda name: None
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
     cache_killers: Callable[[int], list[dict[str, Any]]] = no_cache_killers
     routes: Sequence[RouteDef] = ()
@@ -227,6 +244,10 @@ class AdminState:
         }
         return {**state, "warnings": advise(state)}
 
+    def tree(self, name: str, depth: int) -> Any:
+        """Return what a backend has as nested runs, *depth* levels deep."""
+        return self.view.tree(name, depth, self.clock())
+
     def survey(self, max_nodes: int) -> Survey:
         """Begin a survey of the prefixes of all backends."""
         return self.view.survey(list(self.fleet.backends), max_nodes, self.clock())
@@ -246,6 +267,7 @@ class AdminState:
             "url": _without_credentials(backend.url),
             "engine": backend.engine,
             "state": backend.state,
+            "breaker": backend.breaker.state,
             "block_size": backend.block_size,
             "capacity_tokens": backend.capacity_tokens,
             "kv_usage": backend.kv_usage,
@@ -269,8 +291,13 @@ class AdminState:
             "lag_s": None,
         }
         facts = self.view.facts(backend.name)
-        # The view counts restarts from its own start; the fleet's number is logged.
-        return {**blank, **facts, "incarnation": backend.incarnation}
+        # The view counts what it was told anew; the fleet's number is logged.
+        told: dict[str, Any] = {"incarnation": backend.incarnation}
+        if "ranks" in facts:
+            told["ranks"] = [{**one, **told} for one in facts["ranks"]]
+        if (reason := self.not_followed(backend.name)) is not None:
+            told["not_followed"] = reason
+        return {**blank, **facts, **told}
 
 
 def _without_credentials(url: str) -> str:

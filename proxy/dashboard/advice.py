@@ -8,6 +8,7 @@ _UNPREDICTED_SHARE: Final = 0.05
 _PAID_TWICE_SHARE: Final = 0.2
 _FULL_SHARE: Final = 0.97
 _LATE_S: Final = 2.0
+_BAD: Final = ("none_up", "backend_down", "breaker_open")
 
 Facts = Mapping[str, Any]
 
@@ -24,7 +25,7 @@ def advise(state: Facts) -> list[dict[str, Any]]:
 
 
 def _warning(code: str, sentence: str, backend: str | None = None) -> dict[str, Any]:
-    level = "bad" if code in ("none_up", "backend_down") else "doubt"
+    level = "bad" if code in _BAD else "doubt"
     return {"backend": backend, "level": level, "code": code, "sentence": sentence}
 
 
@@ -38,6 +39,17 @@ def _fleet(backends: Sequence[Facts]) -> Iterator[dict[str, Any]]:
                 f"{one['name']} does not answer its health probes and gets no requests",
                 one["name"],
             )
+        elif one["state"] == "up" and one["breaker"] in _BREAKER:
+            sentence = f"{one['name']} {_BREAKER[one['breaker']]}"
+            yield _warning(f"breaker_{one['breaker']}", sentence, one["name"])
+
+
+_BREAKER: Final = {
+    "open": "answers its health probes but failed requests in a row: its breaker is "
+    "open, and it gets none while another backend can serve them",
+    "half_open": "failed requests in a row: its breaker is half open, and the next "
+    "request to it is a trial",
+}
 
 
 def _view(name: str, view: Facts, state: str) -> Iterator[dict[str, Any]]:
@@ -60,6 +72,13 @@ def _view(name: str, view: Facts, state: str) -> Iterator[dict[str, Any]]:
         )
     if status in _STATUS:
         yield _warning(f"events_{status}", f"{name} {_STATUS[status]}", name)
+    if "not_followed" in view:
+        yield _warning(
+            "events_not_followed",
+            f"{name} publishes KV events that are not followed, so that its view is "
+            f"only what was sent to it: {view['not_followed']}",
+            name,
+        )
     lag_s = view["lag_s"]
     if lag_s is not None and lag_s > _LATE_S:
         yield _warning(
@@ -72,8 +91,9 @@ def _view(name: str, view: Facts, state: str) -> Iterator[dict[str, Any]]:
 
 _STATUS: Final = {
     "catching_up": "has published more than was heard: its view is being made anew",
-    "degraded": "lost events that could not be replayed: its view is partly a guess; "
-    "give the engine a replay endpoint",
+    "degraded": "published events that were not heard and cannot be had again: its "
+    "view misses blocks until they are announced anew; give the engine a replay "
+    "endpoint, and one that reaches far enough back",
     "silent": "was subscribed to and has not published an event yet: "
     "either it is idle, or its events go elsewhere",
 }

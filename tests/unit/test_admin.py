@@ -35,11 +35,17 @@ class FakeLoad:
 
 
 @dataclass
+class FakeBreaker:
+    state: str = "open"
+
+
+@dataclass
 class FakeBackend:
     name: str
     url: str = "http://user:secret@10.0.0.1:8000/base"
     engine: str = "vllm"
     state: str = "up"
+    breaker: FakeBreaker = field(default_factory=FakeBreaker)
     incarnation: int = 3
     block_size: int | None = 16
     capacity_tokens: int | None = 4096
@@ -66,8 +72,8 @@ class FakeView:
     def facts(self, name: str) -> Mapping[str, Any]:
         return {"source": "mirror", "blocks": 7, "incarnation": 1}
 
-    def tree(self, name: str, depth: int) -> Any:
-        return {"name": name, "depth": depth}
+    def tree(self, name: str, depth: int, now: float) -> Any:
+        return {"name": name, "depth": depth, "now": now}
 
 
 class FakeApplication:
@@ -162,6 +168,20 @@ async def error_of(response: Any) -> tuple[int, str]:
 
 
 class TestState:
+    async def test_ranks_have_the_incarnation_of_their_backend(
+        self,
+        application: FakeApplication,
+        opened: Open,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        facts = {"source": "events", "ranks": [{"seq": 1, "incarnation": 0}]}
+        monkeypatch.setattr(FakeView, "facts", lambda *_: facts)
+        client = await opened(make_state(application))
+        body = await (await client.get("/api/state")).json()
+        view = body["backends"][0]["view"]
+        assert view["ranks"] == [{"seq": 1, "incarnation": 3}]
+        assert view["incarnation"] == 3
+
     async def test_has_the_documented_shape(
         self, application: FakeApplication, opened: Open
     ) -> None:
@@ -170,6 +190,8 @@ class TestState:
         fill(state.ledger)
         client = await opened(state)
         body = await (await client.get("/api/state")).json()
+        warnings = body.pop("warnings")
+        assert [one["code"] for one in warnings] == ["breaker_open"] * 2
         first = body.pop("backends")[0]
         assert first.pop("kv").keys() == set(KV_VERBS)
         assert first == {
@@ -177,6 +199,7 @@ class TestState:
             "url": "http://10.0.0.1:8000/base",
             "engine": "vllm",
             "state": "up",
+            "breaker": "open",
             "block_size": 16,
             "capacity_tokens": 4096,
             "kv_usage": 0.25,
@@ -208,7 +231,6 @@ class TestState:
             },
             "paid_twice_ratio": 0.32,
             "cache_killers": [],
-            "warnings": [],
             "queue": None,
             "shadow": None,
         }
