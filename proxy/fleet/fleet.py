@@ -6,7 +6,6 @@ the computed routes, so that the request path is one dictionary lookup.
 """
 
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -65,7 +64,7 @@ class Fleet:
         self._health = health
         self._load = load
         self._clock = clock
-        self._routes = Routes(self.backends, _retry_after_s(health), clock)
+        self._routes = Routes(self.backends, health, clock)
         self._probers = Probers(health, self._settle, clock)
         for config in backends:
             self.add(config)
@@ -134,7 +133,7 @@ class Fleet:
     def configure_health(self, health: HealthConfig) -> None:
         """Take over changed settings; what was found out so far stays."""
         self._health = health
-        self._routes.retry_after_s = _retry_after_s(health)
+        self._routes.configure(health)
         for backend in self.backends.values():
             backend.configure_health(health)
         self._probers.configure(health, self.backends.values())
@@ -242,9 +241,8 @@ class Fleet:
 
     def _pass(self, backend: Backend, report: Report) -> None:
         was_mixed = backend.vitals.is_mixed
-        boot_id = report.facts.boot_id if report.facts else None
         is_fresh = report.incarnation == backend.incarnation
-        if backend.vitals.pass_probe(boot_id, is_fresh):
+        if backend.vitals.pass_probe(report.boot_id, is_fresh):
             self._restart(backend)
         if backend.vitals.is_mixed and not was_mixed:
             logger.warning("backend_address_shared", extra={"backend": backend.name})
@@ -300,7 +298,3 @@ class Fleet:
                 hook(backend)
             except Exception:  # one listener's fault must not stop the others
                 logger.exception("hook_failed", extra={"backend": backend.name})
-
-
-def _retry_after_s(health: HealthConfig) -> int:
-    return max(1, math.ceil(health.interval_s))
