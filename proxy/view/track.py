@@ -179,7 +179,7 @@ class Track:
 
     def _seed(self, event: Stored) -> int:
         extras = _words(event, 0)
-        salt = extras[0] if len(extras) == 1 else None
+        salt = extras[0] if len(extras) == 1 else event.cache_salt
         seed = self._root(event.lora_name, salt)
         if event.lora_id is not None and not event.lora_name:
             # A LoRA, and nobody knows which: no prompt is known to match.
