@@ -26,10 +26,8 @@ from warmroute.proxy.view.view import View
 _SNAPSHOT_S = 30.0
 _APART = "make each rank a backend of its own"
 _DISTRUST = {
-    "degrade": "it had less than it announced, again and again; "
-    "`warmroute doctor` examines it",
-    "silent": "it answered prompts and announced no block; "
-    "check where its events go with `warmroute doctor`",
+    "degrade": "it had less than it announced; `warmroute doctor` examines it",
+    "silent": "it announced no block of its prompts; see `warmroute doctor`",
 }
 
 logger = logging.getLogger(__name__)
@@ -135,7 +133,7 @@ class Feeds:
                 self._follow(backend, seat, address)
 
     def not_followed(self, backend: Backend) -> str | None:
-        """Say why events of a backend are not followed that it publishes."""
+        """Say why events that a backend publishes are not followed."""
         reasons = (self._reasons.get(one.name) for one in backend.candidates)
         return next(filter(None, reasons), None) if backend.event_sources else None
 
