@@ -17,7 +17,6 @@ from warmroute.proxy.http.outbound import Answer, UpstreamConnection
 from warmroute.proxy.http.reply import error_answer
 from warmroute.proxy.http.watch import Usage
 from warmroute.proxy.relay import Relay
-from warmroute.proxy.telemetry.request_trace import RequestTrace
 
 if TYPE_CHECKING:
     from warmroute.proxy.port import DataPort
@@ -39,7 +38,6 @@ class Exchange:
         body: The body as engines get it.
         asks_usage: Whether the wish for usage in it is ours, not the client's.
         routing: Where it goes, with its load reserved.
-        trace: Its marks, where tracing is on.
         started_at: When it had arrived.
         routed_at: When the backend was chosen.
     """
@@ -47,7 +45,7 @@ class Exchange:
     __slots__ = (
         *("_asks_usage", "_body", "_client", "_connecting", "_excluded"),
         *("_head", "_is_paused", "_is_settled", "_num_lost", "_port", "_relay"),
-        *("_routing", "_sent_at", "_started_at", "_trace", "_ttft_s", "_upstream"),
+        *("_routing", "_sent_at", "_started_at", "_ttft_s", "_upstream"),
     )
 
     def __init__(
@@ -58,7 +56,6 @@ class Exchange:
         body: bytes,
         asks_usage: bool,
         routing: "Routing",
-        trace: RequestTrace | None,
         started_at: float,
         routed_at: float,
     ) -> None:
@@ -68,7 +65,6 @@ class Exchange:
         self._body = body
         self._asks_usage = asks_usage
         self._routing = routing
-        self._trace = trace
         self._started_at = started_at
         self._sent_at = routed_at
         self._connecting: asyncio.Task[None] | None = None
@@ -155,8 +151,8 @@ class Exchange:
         self._upstream = connection
         self._sent_at = now
         traceparent = None
-        if self._trace is not None:
-            traceparent = routing.trace_attempt(self._trace, now)
+        if routing.trace is not None:
+            traceparent = routing.trace_attempt(now)
         client = self._client
         client.deadline = now + port.first_byte_s
         start = port.forwarding.head_for(
@@ -169,8 +165,7 @@ class Exchange:
         port, routing = self._port, self._routing
         self._excluded.append(routing.backend.name)
         now = port.clock()
-        if self._trace is not None:
-            self._trace.attempt_failed(reason, now)
+        routing.attempt_failed(reason, now)
         if self._num_lost <= port.retry_attempts:
             if routing.reroute(self._excluded, reason, now):
                 self._attempt(now)
@@ -205,7 +200,7 @@ class Exchange:
             lines,
             head.keeps_alive and not port.is_draining,
             self._asks_usage,
-            self._trace is not None,
+            routing.trace is not None,
         )
         return relay
 
@@ -213,8 +208,6 @@ class Exchange:
         """Learn when the first token came."""
         self._ttft_s = now - self._started_at
         self._routing.first_token(now)
-        if self._trace is not None:
-            self._trace.first_token(now)
 
     def progressed(self) -> None:
         """Learn that the answer moves on."""
@@ -302,5 +295,5 @@ class Exchange:
         if now is None:
             now = self._port.clock()
         routing.settle(status, now, now - self._started_at, self._ttft_s, usage, error)
-        if self._trace is not None:
-            self._trace.end(now, status, error, usage, self._body)
+        if routing.trace is not None:
+            routing.trace.end(now, status, error, usage, self._body)

@@ -14,12 +14,13 @@ from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.forward import Exchange
 from warmroute.proxy.http.forwarding import Forwarding
 from warmroute.proxy.http.head import RequestHead
-from warmroute.proxy.http.inbound import ClientConnection, ReadLimits, Work
+from warmroute.proxy.http.inbound import ClientConnection, ReadLimits
 from warmroute.proxy.http.outbound import UpstreamConnection
 from warmroute.proxy.http.outbox import Outbox
 from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
+from warmroute.proxy.http.work import Work
 from warmroute.proxy.killers.watch import KillerWatch
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
@@ -240,13 +241,14 @@ class DataPort:
             now = started_at if self.router.exact is None else self.clock()
             routing = self.router.route(head, prompt, now)
         if trace is not None:
+            routing.trace = trace
             size = routing.backend.block_size
             trace.route(routing.decision, now, self.clock(), block_size=size)
         asks_usage = self.injects_usage and prompt.can_inject_usage
         if asks_usage:
             body = ask_for_usage(body)
         return Exchange(
-            self, connection, head, body, asks_usage, routing, trace, started_at, now
+            self, connection, head, body, asks_usage, routing, started_at, now
         )
 
     def _refusal(

@@ -15,6 +15,7 @@ from warmroute.policies.kv.seen import SeenBlocks
 from warmroute.policies.routing.base import Candidate, Choice, Costs, Policy, Query
 from warmroute.policies.routing.least_requests import LeastRequests
 from warmroute.policies.routing.load import FleetLoad
+from warmroute.proxy.field import Field
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.ledger import Ledger
@@ -22,7 +23,7 @@ from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt import Prompt, PromptReader
 from warmroute.proxy.prompt.pending import Exactness
 from warmroute.proxy.records.recorder import Recorder
-from warmroute.proxy.routing import Field, Plan, Routing, Settled
+from warmroute.proxy.routing import Plan, Routing, Settled
 from warmroute.proxy.shadow import Shadow
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup

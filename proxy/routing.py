@@ -1,17 +1,17 @@
 """One request's place on a backend, from the choice to the books' closing."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from warmroute.policies.routing.base import Candidate, Query
 from warmroute.policies.routing.reservation import Reservation
+from warmroute.proxy.field import Field
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.http.watch import Usage
-from warmroute.proxy.ledger.decision import Decision, Roster
+from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.ledger.histogram import Histogram
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.telemetry.request_trace import RequestTrace
-from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
 from warmroute.proxy.view.ticket import Ticket
 
@@ -23,43 +23,6 @@ Settled = Callable[[Decision, Lookup, Prompt, str | None, int, float], None]
 """Takes what is known of a request at its end: the record, what its prompt begins
 with, the prompt, the session, the leading tokens seen before, and the time. It must
 return soon, and raise nothing."""
-
-
-class Field:
-    """The routable backends of one model, as the policy and the records see them.
-
-    A backend of several data-parallel ranks is as many candidates.
-
-    Attributes:
-        routable: What it was made of; another list is another field.
-        candidates: What the policy chooses from.
-        backends: The backend of each candidate.
-        ranks: The rank of each; None where the backend has only one.
-        roster: The same for the records.
-    """
-
-    __slots__ = ("backends", "candidates", "ranks", "roster", "routable")
-
-    def __init__(
-        self, routable: list[Backend], every: Sequence[Backend], view: View
-    ) -> None:
-        positions = {backend.name: at for at, backend in enumerate(every)}
-        self.routable = routable
-        self.candidates: list[Candidate] = []
-        self.backends: list[Backend] = []
-        self.ranks: list[int | None] = []
-        for backend in routable:
-            self.candidates += backend.candidates
-            self.backends += [backend] * len(backend.candidates)
-            self.ranks += backend.ranks or [None]
-        self.roster = Roster(
-            [backend.name for backend in every],
-            [backend.state for backend in every],
-            [str(view.facts(backend.name)["source"]) for backend in every],
-            [positions[backend.name] for backend in self.backends],
-            [backend.block_size for backend in every],
-            self.ranks,
-        )
 
 
 class Plan:
@@ -105,7 +68,11 @@ class Plan:
 
 
 class Routing:
-    """One request's place on a backend: its record, its load, its view entry."""
+    """One request's place on a backend: its record, its load, its view entry.
+
+    Attributes:
+        trace: Its marks, where tracing is on; set before it is sent.
+    """
 
     __slots__ = (
         "_field",
@@ -119,6 +86,7 @@ class Routing:
         "backend",
         "decision",
         "rank",
+        "trace",
     )
 
     def __init__(
@@ -138,6 +106,7 @@ class Routing:
         self.decision = decision
         self._seen_tokens = lookup.seen_tokens(router.seen)
         self._ticket: Ticket | None = None
+        self.trace: RequestTrace | None = None
         self._reservation: Reservation
         self._take(decision.index, query.now)
 
@@ -173,6 +142,8 @@ class Routing:
     def first_token(self, now: float) -> None:
         """Learn that the prefill is over."""
         self._reservation.first_token(now)
+        if self.trace is not None:
+            self.trace.first_token(now)
 
     def reroute(self, excluded: Collection[str], reason: str, now: float) -> bool:
         """Move to another backend; False when there is none."""
@@ -217,9 +188,11 @@ class Routing:
             self._router.view.failed(self._ticket)
             self._ticket = None
 
-    def trace_attempt(self, trace: RequestTrace, now: float) -> bytes | None:
+    def trace_attempt(self, now: float) -> bytes | None:
         """Mark an attempt; returns the traceparent to send, None for the client's."""
-        ticket = self._ticket
+        ticket, trace = self._ticket, self.trace
+        if trace is None:
+            return None
         return trace.attempt(
             self.backend,
             self._prompt,
@@ -228,6 +201,11 @@ class Routing:
             self.decision.attempts,
             now,
         )
+
+    def attempt_failed(self, reason: str, now: float) -> None:
+        """Mark the end of an attempt that brought nothing."""
+        if self.trace is not None:
+            self.trace.attempt_failed(reason, now)
 
     def explain_lines(self) -> bytes:
         """Render the x-warmroute-* lines that a client can ask for."""

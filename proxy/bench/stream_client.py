@@ -1,6 +1,7 @@
 """Completions of token ids, streamed, with the time of each token."""
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,6 +102,13 @@ class StreamClient:
             raise BenchError(
                 f"{self._url} did not finish an answer within "
                 f"{self._timeout.total:g} s; raise --timeout or lower --max-prompt"
+            ) from error
+        except aiohttp.ClientConnectorError as error:
+            number = error.errno or 0  # negative where the name was not found
+            why = os.strerror(number) if number > 0 else str(error)
+            raise BenchError(
+                f"{self._url} cannot be reached: {why}; start the engine, or correct "
+                "--calibrate"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise BenchError(f"{self._url} failed: {error!r}") from error

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 
 FAILED = 1
 
+_NUMBERS = (
+    ("--max-prompt", 4096, "longest prompt, in tokens"),
+    ("--max-batch", 8, "most streams at once"),
+    ("--max-batched-tokens", 8192, "the engine's limit of tokens a step"),
+    ("--max-sequences", 256, "the engine's limit of running sequences"),
+    ("--timeout", 120, "seconds for one answer"),
+)
+_UNUSED_ALONE = {
+    **dict.fromkeys(("--model", "--output", "--api-key-env", "--kv-tokens")),
+    **{flag: default for flag, default, _ in _NUMBERS},
+}
+
 
 class BenchCommand:
     """Measure this machine, or calibrate the simulated engine by a real one."""
@@ -57,6 +69,7 @@ exit codes: 0 measured, 1 something failed or a decision costs too much, 2 bad u
         """Measure, print what was found, and return the exit code."""
         if options.calibrate is not None:
             return _calibrate(options)
+        _refuse_unused(options)
         from warmroute.proxy.bench.overhead import measure_overhead
 
         try:
@@ -79,13 +92,7 @@ def _add_calibration(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="environment variable that holds the engine's key",
     )
-    for flag, default, text in (
-        ("--max-prompt", 4096, "longest prompt, in tokens"),
-        ("--max-batch", 8, "most streams at once"),
-        ("--max-batched-tokens", 8192, "the engine's limit of tokens a step"),
-        ("--max-sequences", 256, "the engine's limit of running sequences"),
-        ("--timeout", 120, "seconds for one answer"),
-    ):
+    for flag, default, text in _NUMBERS:
         add(
             flag,
             type=_count(1, 10**9),
@@ -101,10 +108,22 @@ def _add_calibration(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """Say so where a flag would do nothing."""
+    for flag, default in _UNUSED_ALONE.items():
+        if getattr(options, flag[2:].replace("-", "_")) != default:
+            raise ConfigError(
+                f"{flag} is for an engine; name it with --calibrate URL, or leave "
+                f"{flag} out"
+            )
+
+
 def _calibrate(options: argparse.Namespace) -> int:
     from warmroute.proxy.bench.calibrated import calibrate
 
     plan = _plan(options)
+    if options.output is not None:
+        _try(Path(options.output))
     with _progress() as step:
         count = (lambda *_: None) if step is None else step.count
         found = asyncio.run(calibrate(plan, count))
@@ -144,6 +163,20 @@ def _plan(options: argparse.Namespace) -> "Plan":
         options.max_sequences,
         options.kv_tokens,
     )
+
+
+def _try(path: Path) -> None:
+    """Find out before the measuring whether *path* can be written."""
+    was_there = path.exists()
+    try:
+        path.open("ab").close()
+        if not was_there:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--output: {path} cannot be written: {error.strerror}; make its folder, "
+            "or name another file"
+        ) from error
 
 
 def _write(path: Path, text: str) -> None:

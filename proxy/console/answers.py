@@ -65,7 +65,7 @@ class Decision(msgspec.Struct):
 
     request_id: str
     policy: str
-    chosen: str
+    chosen: str | None
     reason: str
     candidates: list[Candidate]
     time: float = 0.0

@@ -57,6 +57,8 @@ def _heading(one: Decision) -> str:
 
 
 def _sentence(one: Decision) -> str:
+    if one.chosen is None:
+        return "sent nowhere: the queue refused it, or its client left"
     parts = [f"sent to {printable(one.chosen)} {_why(one)}"]
     rivals = [other for other in _able(one) if other.backend != one.chosen]
     rival = min(rivals, key=_price, default=None)

@@ -16,7 +16,7 @@ def brief(decision: Decision) -> dict[str, Any]:
         "request_id": decision.request_id,
         "time": decision.time,
         "model": decision.model,
-        "chosen": decision.chosen,
+        "chosen": decision.chosen or None,
         "reason": decision.reason,
         "grade": decision.grade,
         "prompt_tokens": decision.prompt_tokens,

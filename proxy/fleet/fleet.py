@@ -6,7 +6,6 @@ the computed routes, so that the request path is one dictionary lookup.
 """
 
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -17,6 +16,7 @@ from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy.config.backend import BackendConfig
 from warmroute.proxy.config.sections import HealthConfig
 from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.fleet.lesson import learn
 from warmroute.proxy.fleet.probe import Report
 from warmroute.proxy.fleet.probers import Probers
 from warmroute.proxy.fleet.routes import Routes
@@ -64,7 +64,7 @@ class Fleet:
         self._health = health
         self._load = load
         self._clock = clock
-        self._routes = Routes(self.backends, _retry_after_s(health), clock)
+        self._routes = Routes(self.backends, health, clock)
         self._probers = Probers(health, self._settle, clock)
         for config in backends:
             self.add(config)
@@ -133,7 +133,7 @@ class Fleet:
     def configure_health(self, health: HealthConfig) -> None:
         """Take over changed settings; what was found out so far stays."""
         self._health = health
-        self._routes.retry_after_s = _retry_after_s(health)
+        self._routes.configure(health)
         for backend in self.backends.values():
             backend.configure_health(health)
         self._probers.configure(health, self.backends.values())
@@ -241,9 +241,8 @@ class Fleet:
 
     def _pass(self, backend: Backend, report: Report) -> None:
         was_mixed = backend.vitals.is_mixed
-        boot_id = report.facts.boot_id if report.facts else None
         is_fresh = report.incarnation == backend.incarnation
-        if backend.vitals.pass_probe(boot_id, is_fresh):
+        if backend.vitals.pass_probe(report.boot_id, is_fresh):
             self._restart(backend)
         if backend.vitals.is_mixed and not was_mixed:
             logger.warning("backend_address_shared", extra={"backend": backend.name})
@@ -263,31 +262,10 @@ class Fleet:
         self._probers.wake(backend.name)
 
     def _learn(self, backend: Backend, report: Report) -> None:
-        is_new = backend.learn_engine(report.adapter, report.detected)
-        is_told = backend.learn_events(report.event_sources)
-        if report.models is not None and backend.learn_models(report.models):
-            is_told = True
+        lesson = learn(backend, report, self._load)
+        if lesson.changes_routes:
             self._routes.forget()
-            extra = {"backend": backend.name, "models": len(backend.models)}
-            logger.info("backend_models_changed", extra=extra)
-        if backend.speed_class != backend.candidate.speed.name:
-            for candidate in backend.candidates:
-                self._load.classify(candidate, backend.speed_class)
-        if backend.learn_facts(report.facts) or is_new:
-            self._routes.forget()
-            extra = {
-                "backend": backend.name,
-                "engine": backend.engine,
-                "version": backend.facts.version,
-                "block_size": backend.block_size,
-                "capacity_tokens": backend.capacity_tokens,
-            }
-            logger.info("backend_recognised", extra=extra)
-            is_told = True
-        if backend.learn_ranks(self._load):
-            self._routes.forget()
-            is_told = True
-        if is_told:
+        if lesson.is_news:
             self._call(self.on_facts, backend)
 
     def _reassess(self, backend: Backend) -> None:
@@ -320,7 +298,3 @@ class Fleet:
                 hook(backend)
             except Exception:  # one listener's fault must not stop the others
                 logger.exception("hook_failed", extra={"backend": backend.name})
-
-
-def _retry_after_s(health: HealthConfig) -> int:
-    return max(1, math.ceil(health.interval_s))

@@ -55,6 +55,11 @@ class Report:
     event_sources: list[EventAddress] | None = None
     incarnation: int = 1
 
+    @property
+    def boot_id(self) -> str | None:
+        """Return which process of the engine answered, where it tells."""
+        return None if self.facts is None else self.facts.boot_id
+
 
 class Prober:
     """Probe one backend over and over; the owner runs and cancels it.

@@ -7,6 +7,7 @@ from typing import Final
 
 from warmroute.policies.errors import ClientError
 from warmroute.policies.registry import explain_unknown
+from warmroute.proxy.config.sections import HealthConfig
 from warmroute.proxy.fleet.backend import Backend
 
 logger = logging.getLogger(__name__)
@@ -26,26 +27,30 @@ class Routes:
 
     Args:
         backends: The fleet's own mapping, read at each computation.
-        retry_after_s: What a client is told to wait when nobody can serve.
+        health: A client is told to wait for a probe when nobody can serve.
         clock: Monotonic seconds; only read while a breaker is open.
     """
 
-    __slots__ = ("_backends", "_cache", "_clock", "_stale_at", "retry_after_s")
+    __slots__ = ("_backends", "_cache", "_clock", "_retry_after_s", "_stale_at")
 
     def __init__(
         self,
         backends: Mapping[str, Backend],
-        retry_after_s: int,
+        health: HealthConfig,
         clock: Callable[[], float],
     ) -> None:
         self._stale_at = INFINITY
         self._backends = backends
         self._clock = clock
-        self.retry_after_s = retry_after_s
         self._cache: dict[str | None, list[Backend]] = {}
+        self.configure(health)
 
     def __repr__(self) -> str:
         return f"<Routes {len(self._cache)} cached, {len(self._backends)} backends>"
+
+    def configure(self, health: HealthConfig) -> None:
+        """Take over how often backends are probed."""
+        self._retry_after_s = max(1, math.ceil(health.interval_s))
 
     def forget(self) -> None:
         """Drop what was computed: a backend changed."""
@@ -138,7 +143,7 @@ class Routes:
             503,
             "no_healthy_backend",
             f"no healthy backend{wanted} ({states}); retry later",
-            self.retry_after_s,
+            self._retry_after_s,
         )
 
 

@@ -13,30 +13,12 @@ from warmroute.proxy.http.outbox import Outbox
 from warmroute.proxy.http.read_limits import ReadLimits, body_too_large
 from warmroute.proxy.http.reply import error_answer
 from warmroute.proxy.http.request_reader import RequestReader
+from warmroute.proxy.http.work import Work
 
-__all__ = ["ClientConnection", "Port", "ReadLimits", "Work"]
+__all__ = ["ClientConnection", "Port", "ReadLimits"]
 
 _NEVER: Final = float("inf")
 _LINGER_S: Final = 5.0
-
-
-class Work(Protocol):
-    """A request being answered."""
-
-    def begin(self) -> None:
-        """Start; answers through the connection, sooner or later."""
-
-    def client_gone(self) -> None:
-        """Learn that nobody waits for the answer any more."""
-
-    def client_writable(self, writable: bool) -> None:
-        """Learn whether the client keeps up with the answer."""
-
-    def expired(self) -> None:
-        """Learn that the deadline set on the connection has passed."""
-
-    def interrupted(self) -> None:
-        """End now, with an error where the answer's form allows one."""
 
 
 class Port(Protocol):

@@ -213,7 +213,7 @@ class Decision:
             "grade": self.grade,
             "prompt_tokens": self.prompt_tokens,
             "policy": self.policy,
-            "chosen": self.chosen,
+            "chosen": self.chosen or None,
             "reason": self.reason,
             "candidates": self._candidates(),
             **({} if self.rank is None else {"rank": self.rank}),

@@ -84,11 +84,20 @@ class Ledger:
         """
         self._enter(decision)
         self.routing.observe(routing_s)
-        ring = self._ring
-        ring.append(decision)
-        self._bytes += decision.size_bytes
-        while len(ring) > self._max_records or self._bytes > self._max_bytes:
-            self._bytes -= ring.popleft().size_bytes
+        self._keep(decision)
+
+    def refuse(
+        self, decision: Decision, status: int, error: str, duration_s: float
+    ) -> None:
+        """Record a decision that was not sent: no backend is chosen, or counted."""
+        decision.chosen = ""
+        decision.predicted_tokens = 0
+        decision.status = status
+        decision.error = error
+        decision.duration_s = duration_s
+        self._keep(decision)
+        if logger.isEnabledFor(logging.DEBUG):
+            _log_access(decision)
 
     def reopen(self, decision: Decision, index: int, reason: str) -> None:
         """Send *decision* to candidate *index* instead, because of *reason*."""
@@ -200,6 +209,13 @@ class Ledger:
     def __repr__(self) -> str:
         return f"<Ledger records={len(self._ring)} bytes={self._bytes}>"
 
+    def _keep(self, decision: Decision) -> None:
+        ring = self._ring
+        ring.append(decision)
+        self._bytes += decision.size_bytes
+        while len(ring) > self._max_records or self._bytes > self._max_bytes:
+            self._bytes -= ring.popleft().size_bytes
+
     def _enter(self, decision: Decision) -> None:
         chosen, model = decision.chosen, decision.model
         flow = self._flows.get((model, chosen)) or self._flow(model, chosen)
@@ -265,7 +281,7 @@ def _log_access(decision: Decision) -> None:
             "request_id": decision.request_id,
             "path": decision.path,
             "model": decision.model,
-            "backend": decision.chosen,
+            "backend": decision.chosen or None,
             "reason": decision.reason,
             "status": decision.status,
             "ttft_s": decision.ttft_s,

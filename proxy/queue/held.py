@@ -35,11 +35,14 @@ class Held:
         prompt: What was read of it.
         trace: Its spans, when it is sampled.
         started_at: When it had arrived.
+
+    Attributes:
+        plan: The last one made for it.
     """
 
     __slots__ = (
         *("_body", "_client", "_port", "_queue", "_trace", "head", "key"),
-        *("number", "prompt", "since", "started_at", "uncached_tokens"),
+        *("number", "plan", "prompt", "since", "started_at", "uncached_tokens"),
     )
 
     def __init__(
@@ -63,6 +66,7 @@ class Held:
         self.started_at = started_at
         self.since = started_at
         self.number = 0
+        self.plan: Plan | None = None
         self.key = 0.0
         self.uncached_tokens = 0
 
@@ -123,5 +127,7 @@ class Held:
 
     def _end(self, error: ClientError) -> None:
         self._port.refused(error)
+        if self.plan is not None:
+            self._queue.record_refused(self.plan, error, self.started_at)
         if self._trace is not None:
             self._trace.end(self._port.clock(), error.status, error_type=error.code)

@@ -19,7 +19,8 @@ from warmroute.policies.routing.base import Candidate
 from warmroute.policies.routing.pricing import outstanding_tokens
 from warmroute.proxy.config.policy import QueueConfig
 from warmroute.proxy.http.head import RequestHead
-from warmroute.proxy.http.inbound import ClientConnection, Work
+from warmroute.proxy.http.inbound import ClientConnection
+from warmroute.proxy.http.work import Work
 from warmroute.proxy.ledger.histogram import TTFT_BOUNDS_S, Histogram
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.queue.held import Held
@@ -111,7 +112,9 @@ class HoldQueue:
             return port.exchange(client, head, body, prompt, trace, started_at, plan)
         if len(self._held) >= self._config.max_requests:
             self.outcomes["full"] += 1
-            raise self._refusal("queue_full", plan.candidate, "the queue is full")
+            error = self._refusal("queue_full", plan.candidate, "the queue is full")
+            self.record_refused(plan, error, started_at)
+            raise error
         held.since = now
         self._enter(held, plan)
         self._wind()
@@ -125,6 +128,14 @@ class HoldQueue:
         line.leave(held)
         self.outcomes["left"] += 1
         return True
+
+    def record_refused(self, plan: Plan, error: ClientError, started_at: float) -> None:
+        """Keep the record of a request that ends without having been sent."""
+        router, decision = self._router, plan.decision
+        waited_s = self._clock() - started_at
+        router.ledger.refuse(decision, error.status, error.code, waited_s)
+        if router.recorder is not None:
+            router.recorder.add(decision, plan.lookup, plan.query.session)
 
     def look(self) -> None:
         """Send what may go, and refuse what has waited too long."""
@@ -163,6 +174,7 @@ class HoldQueue:
 
     def _rank(self, held: Held, plan: Plan) -> None:
         candidate, started_at = plan.candidate, held.started_at
+        held.plan = plan
         held.uncached_tokens = plan.uncached_tokens
         held.key = started_at
         if self._config.order == "shortest_uncached":

@@ -22,6 +22,7 @@ class AccessRecord(msgspec.Struct):
         block_size: Tokens of the prompt that one hash stands for.
         blocks: Chained block hashes, 16 hex digits each: equal ones mean that the
             prompts are equal up to there.
+        chosen: The backend; None if the queue refused the request.
         input_length: Prompt tokens, as the engine counts them where it tells.
         output_length: Generated tokens, where the engine tells.
         predicted_tokens: What the view promised to be cached.
@@ -40,7 +41,7 @@ class AccessRecord(msgspec.Struct):
     input_length: int
     output_length: int | None
     policy: str
-    chosen: str
+    chosen: str | None
     predicted_tokens: int
     cached_tokens: int | None
     status: int
@@ -63,7 +64,7 @@ def write_line(
         decision.prompt_tokens,
         decision.output_tokens,
         decision.policy,
-        decision.chosen,
+        decision.chosen or None,
         decision.predicted_tokens,
         decision.cached_tokens,
         decision.status or 0,

@@ -62,8 +62,12 @@ class Recorder:
         return f"<Recorder {self.writer!r} queued={len(self._queue)}>"
 
     def configure(self, config: RecordsConfig) -> None:
-        """Take over another configuration, from the next record on."""
+        """Take over another configuration, from the next record on.
+
+        A path that cannot be written is told without one.
+        """
         self.writer.config = config
+        self._wake.set()
 
     def add(self, decision: Decision, lookup: Lookup, session: str | None) -> None:
         """Queue the record of a settled *decision*; those without a prompt have none.
@@ -118,6 +122,8 @@ class Recorder:
 
     def _drain(self) -> None:
         queue = self._queue
+        if not queue:  # woken by another configuration: its path is tried
+            self.writer.write([])
         while queue:
             entries = [queue.popleft() for _ in range(min(len(queue), _BATCH))]
             self._taken_blocks += sum(len(entry[2]) for entry in entries)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from warmroute.proxy.config.records import RecordsConfig
@@ -17,7 +18,8 @@ class RecordWriter:
     """Write lines where the configuration says, or count them as lost.
 
     Of the file's troubles only the log and the counters tell: while it cannot be
-    written, lines are dropped, and it is tried again every five seconds.
+    written, lines are dropped, and it is tried again every five seconds. Another
+    path is tried at once, and told of anew.
 
     Args:
         config: Where to, and how much.
@@ -30,7 +32,7 @@ class RecordWriter:
     """
 
     __slots__ = (
-        *("_clock", "_file", "_is_failing", "_retry_at"),
+        *("_clock", "_failing", "_file", "_retry_at"),
         *("config", "num_lost", "num_written"),
     )
 
@@ -40,18 +42,18 @@ class RecordWriter:
         self.config = config
         self._clock = clock
         self._file: RotatingFile | None = None
-        self._is_failing = False
+        self._failing: Path | None = None
         self._retry_at = 0.0
         self.num_written = self.num_lost = 0
 
     def __repr__(self) -> str:
-        state = "failing" if self._is_failing else f"written={self.num_written}"
+        state = "failing" if self._failing else f"written={self.num_written}"
         return f"<RecordWriter {self.config.path} {state}>"
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Write whole lines, each with its line feed; raises nothing of the file."""
         config = self.config
-        if self._is_failing and self._clock() < self._retry_at:
+        if self._failing == config.path and self._clock() < self._retry_at:
             self.num_lost += len(lines)
             return
         try:
@@ -60,8 +62,8 @@ class RecordWriter:
             self._failed(len(lines), error, config)
             return
         self.num_written += len(lines)
-        if self._is_failing:
-            self._is_failing = False
+        if self._failing is not None:
+            self._failing = None
             logger.info("records_resumed", extra={"lost": self.num_lost})
 
     def close(self) -> None:
@@ -82,8 +84,8 @@ class RecordWriter:
         self.num_lost += num_lost
         self._retry_at = self._clock() + RETRY_S
         self.close()
-        if not self._is_failing:
-            self._is_failing = True
+        if self._failing != config.path:
+            self._failing = config.path
             logger.error(
                 "records_failed",
                 extra={

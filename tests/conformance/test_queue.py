@@ -1,6 +1,8 @@
 """Requests for a busy backend wait in the router, the shorter first."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +58,18 @@ async def held(rig: Rig, count: int) -> None:
 
 def arrived(rig: Rig, engine: int = 0) -> list[str]:
     return [one.values("x-request-id")[0] for one in rig.engines[engine].requests]
+
+
+def unsent(rig: Rig, name: str) -> tuple[int, str]:
+    """Return how a request ended that no backend was chosen for."""
+    decision = rig.app.ledger.find(name)
+    assert decision is not None
+    record = decision.record()
+    outcome = record["outcome"]
+    assert record["chosen"] is None
+    assert outcome["predicted_tokens"] == 0
+    assert outcome["duration_s"] > 0
+    return outcome["status"], outcome["error"]
 
 
 async def test_the_shorter_prompt_goes_first(start_rig: StartRig) -> None:
@@ -120,6 +134,7 @@ async def test_a_client_that_leaves_is_never_sent(start_rig: StartRig) -> None:
     assert arrived(rig) == ["first"]
     assert queue_of(rig).outcomes["left"] == 1
     assert rig.app.ledger.rejections == {"client_gone": 1}
+    assert unsent(rig, "gone") == (499, "client_gone")
 
 
 async def test_a_full_queue_refuses_with_a_time_to_come_back(
@@ -136,6 +151,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(
     assert reply.json()["error"]["type"] == "rate_limit_error"
     assert 2 <= int(reply.value("retry-after") or 0) <= 60
     assert rig.app.ledger.rejections == {"queue_full": 1}
+    assert unsent(rig, "refused") == (429, "queue_full")
     assert arrived(rig) == ["first"]
 
 
@@ -148,6 +164,7 @@ async def test_a_request_does_not_wait_for_ever(start_rig: StartRig) -> None:
     assert (reply.status, reply.json()["error"]["code"]) == (429, "queue_timeout")
     assert reply.value("retry-after") is not None
     assert len(queue_of(rig)) == 0
+    assert unsent(rig, "late") == (429, "queue_timeout")
     await client.send(b"GET /livez HTTP/1.1\r\nHost: p\r\n\r\n")
     assert (await client.receive()).status == 200
 
@@ -189,6 +206,7 @@ async def test_without_any_backend_left_it_is_told_at_once(
     reply = await client.receive()
     assert (reply.status, reply.json()["error"]["code"]) == (503, "no_healthy_backend")
     assert queue_of(rig).outcomes["failed"] == 1
+    assert unsent(rig, "held") == (503, "no_healthy_backend")
 
 
 async def test_the_end_of_the_process_is_told_to_those_who_wait(
@@ -202,6 +220,23 @@ async def test_the_end_of_the_process_is_told_to_those_who_wait(
     rig.app.port.close()
     reply = await client.receive()
     assert (reply.status, reply.json()["error"]["code"]) == (503, "draining")
+    assert unsent(rig, "held") == (503, "draining")
+
+
+async def test_a_refusal_is_in_the_access_records_and_in_no_backend_s_counts(
+    start_rig: StartRig, tmp_path: Path
+) -> None:
+    path = tmp_path / "access.jsonl"
+    rig = await start_rig(Gate(), policy=policy(max_wait_s=0.05), records=str(path))
+    await send(rig, "first", 2000)
+    await rig.engines[0].wait_for(1)
+    assert (await (await send(rig, "late", 700)).receive()).status == 429
+    await rig.until(lambda: b"late" in path.read_bytes(), "written")
+    line = json.loads(path.read_text())
+    assert (line["chosen"], line["status"], line["ttft_s"]) == (None, 429, None)
+    assert (line["input_length"], len(line["blocks"])) == (700, 1)
+    assert [flow.in_flight for flow in rig.app.ledger.flows()] == [1]
+    assert sum(rig.app.ledger.choices.values()) == 1
 
 
 async def test_a_queue_that_is_switched_off_lets_everything_go(

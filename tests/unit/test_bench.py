@@ -1,6 +1,7 @@
 """The figures of `warmroute bench`, and the constants that it fits."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,16 @@ class TestUsage:
                 "NOT_SET_ANYWHERE is not set",
             ),
             (["--policy", "nobody"], "unknown policy"),
+            (["--model", "m"], "--model is for an engine"),
+            (["--kv-tokens", "9"], "--kv-tokens is for an engine"),
+            (["--max-batch", "9"], "--max-batch is for an engine"),
+            (
+                [
+                    *("--calibrate", "http://127.0.0.1:9", "--model", "m"),
+                    *("--output", "no/such/folder/engine.json"),
+                ],
+                "--output: no/such/folder/engine.json cannot be written: No such file",
+            ),
         ],
     )
     def test_bad_usage_is_2(
@@ -125,11 +136,16 @@ class TestUsage:
         assert fault in capsys.readouterr().err
 
     def test_an_engine_that_is_not_there_is_1(
-        self, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         url = "http://127.0.0.1:9"
-        assert main(["bench", "--calibrate", url, "--model", "m"]) == 1
-        assert f"{url}/v1/completions failed" in capsys.readouterr().err
+        output = tmp_path / "engine.json"
+        flags = ["--calibrate", url, "--model", "m", "--output", str(output)]
+        assert main(["bench", *flags]) == 1
+        told = capsys.readouterr().err
+        assert f"{url}/v1/completions cannot be reached: " in told
+        assert "Error(" not in told
+        assert not output.exists()
 
     @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5"])
     def test_counts_are_whole_and_positive(

@@ -143,6 +143,13 @@ class TestWhy:
         text = explain(decision(shadow=shadow))
         assert text.endswith("round_robin would have sent it to b instead")
 
+    def test_a_request_that_was_never_sent_names_no_backend(self) -> None:
+        end = {"status": 429, "error": "queue_timeout", "duration_s": 10.0}
+        text = explain(decision(chosen=None, outcome=end))
+        assert "sent nowhere: the queue refused it" in text
+        assert ">" not in text
+        assert "outcome: 429; queue_timeout" in text
+
     def test_no_escape_reaches_the_terminal(self) -> None:
         """Clients choose model names and ids."""
         evil = "\x1b]0;owned\x07"

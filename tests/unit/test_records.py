@@ -264,6 +264,24 @@ class TestRecordWriter:
         writer.close()
         assert (path.read_text(), other.read_text()) == ("1\n", "2\n")
 
+    def test_another_path_does_not_inherit_a_failure(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A second bad path is told as the first; a good one is written at once."""
+        now = [0.0]
+        writer = RecordWriter(RecordsConfig(path=Path("/dev/full")), lambda: now[0])
+        writer.write([b"1\n"])
+        missing = path.parent / "no" / "access.jsonl"
+        writer.config = RecordsConfig(path=missing)
+        writer.write([b"2\n"])
+        told = [record.__dict__["path"] for record in caplog.records]
+        assert told == ["/dev/full", str(missing)]
+        writer.config = RecordsConfig(path=path)
+        writer.write([b"3\n"])
+        writer.close()
+        assert path.read_text() == "3\n"
+        assert (writer.num_written, writer.num_lost) == (1, 2)
+
     def test_other_bounds_hold_from_the_next_line_on(self, path: Path) -> None:
         writer = RecordWriter(RecordsConfig(path=path))
         writer.write([bytes(MIB - 1) + b"\n"])
@@ -291,6 +309,15 @@ class TestRecorder:
         self, start: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         start(path=tmp_path / "no" / "access.jsonl").close(FAIL_S)
+        assert caplog.messages == ["records_failed"]
+
+    def test_a_missing_folder_is_told_at_a_reload(
+        self, start: Any, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """No record need come first."""
+        recorder = start()
+        recorder.configure(RecordsConfig(path=path.parent / "no" / "access.jsonl"))
+        assert recorder.close(FAIL_S)
         assert caplog.messages == ["records_failed"]
 
     def test_a_full_queue_drops_and_counts(

@@ -24,6 +24,7 @@ export async function showDecision(id, open) {
 const matched = (one) => one.matched_tokens.gpu + one.matched_tokens.host + one.matched_tokens.disk;
 
 export function sentence(record) {
+  if (record.chosen === null) return "Not sent: the queue refused it, or its client left.";
   const chosen = record.candidates.find((one) => one.backend === record.chosen);
   const others = record.candidates.filter((one) => one !== chosen && one.cost.total_s !== null);
   const next = others.sort((a, b) => a.cost.total_s - b.cost.total_s)[0];

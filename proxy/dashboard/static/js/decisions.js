@@ -38,7 +38,7 @@ export function renderDecisions({ decisions }) {
   refocus(body, focused);
 }
 
-const text = (one) => `${one.request_id} ${one.model} ${one.chosen} ${one.reason} ${one.status}`.toLowerCase();
+const text = (one) => `${one.request_id} ${one.model} ${one.chosen ?? ""} ${one.reason} ${one.status}`.toLowerCase();
 
 function refocus(body, id) {
   const links = [...body.querySelectorAll("a")];
@@ -60,7 +60,7 @@ function rowOf(one) {
     clock(one.time),
     el("a", { href: `#decision/${encodeURIComponent(one.request_id)}`, tabindex: -1 }, one.request_id.slice(0, 24)),
     one.model ?? "–",
-    el("b", {}, one.chosen),
+    el("b", {}, one.chosen ?? "–"),
     one.attempts > 1 ? `${one.reason}, try ${one.attempts}` : one.reason,
     one.grade === "exact" ? count(one.prompt_tokens) : `≈ ${count(one.prompt_tokens)}`,
     one.tokens ? classBar(one.tokens) : el("small", {}, one.status === null ? "under way" : "–"),
