@@ -89,6 +89,16 @@ class TestVerbs:
         results = await fleet.kv("evict", prompt=text, dry_run=True)
         assert sorted(one["resident"] for one in results.values()) == [0, 3]
 
+    async def test_a_dry_run_says_what_the_engine_lacks(self, fleet: Fleet) -> None:
+        """A policy is not tried; its name is checked, and no budget can be."""
+        results = await fleet.kv("policy", name="nope", dry_run=True)
+        assert {code(one) for one in results.values()} == {"kv_policy_invalid"}
+        results = await fleet.kv("budget", method="nope", dry_run=True)
+        assert {code(one) for one in results.values()} == {"kv_dry_run_unsupported"}
+        results = await fleet.kv("policy", name="lfu", dry_run=True)
+        assert all(one["dry_run"] for one in results.values())
+        assert {one["name"] for one in (await fleet.kv("policy")).values()} == {"lru"}
+
     async def test_a_prefix_of_the_view_is_named_by_its_hash(
         self, fleet: Fleet
     ) -> None:
