@@ -248,7 +248,7 @@ class AdminState:
             "state": backend.state,
             "block_size": backend.block_size,
             "capacity_tokens": backend.capacity_tokens,
-            "kv_usage": backend.kv_usage,
+            "kv_usage": None if backend.state == "down" else backend.kv_usage,
             "view": self._view(backend),
             "load": {
                 "requests": load.requests,
@@ -268,7 +268,9 @@ class AdminState:
             "replays": 0,
             "lag_s": None,
         }
-        facts = self.view.facts(backend.name)
+        facts = dict(self.view.facts(backend.name))
+        if backend.state == "down":  # what was heard last is not how things are
+            facts["lag_s"] = None
         # The view counts restarts from its own start; the fleet's number is logged.
         return {**blank, **facts, "incarnation": backend.incarnation}
 

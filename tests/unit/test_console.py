@@ -197,7 +197,7 @@ class TestOverview:
             *("9,120", "21.0", "ms"),
         ]
         assert second == [
-            *("b", "sglang", "down", "none", "-", "0", "0", "0", "0", "-", "-"),
+            *("b", "sglang", "down", "none", "-", "-", "0", "0", "0", "-", "-"),
         ]
 
     def test_names_what_breaks_prefixes(self) -> None:
