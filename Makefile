@@ -69,6 +69,11 @@ test: $(STAMP) ## Run all tests, those on real engines included
 test-fast: $(STAMP) ## Run the tests that need no engine
 	$(PYTEST) tests -m "not engines"
 
+.PHONY: test-sglang
+test-sglang: $(STAMP) ## Run the tests on a real SGLang for CPU, made when missing
+	$(BIN)/python tests/engines/sglang/make_env.py
+	SGLANG_TESTS=1 $(PYTEST) tests/engines/sglang $(ARGS)
+
 .PHONY: test-compiled
 test-compiled: $(COMPILED_STAMP) ## Run unit and conformance tests on the compiled install
 	WARMROUTE_COMPILED=1 $(COMPILED)/bin/pytest $(TESTED)

@@ -5,6 +5,7 @@ Everything beyond parsing is imported by the command that needs it, so that
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from warmroute.proxy.command import Command, commands
 FAILED = 1
 BAD_USAGE = 2
 INTERRUPTED = 130
+READER_LEFT = 141  # as a shell shows SIGPIPE
 
 _EXAMPLES = """examples:
   warmroute demo
@@ -26,7 +28,12 @@ _EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that *arguments* name and return the exit code."""
     try:
-        return _run(arguments)
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a reader that left can still be minded
+    except BrokenPipeError:
+        return _reader_left()
     except ConfigError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
@@ -45,6 +52,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         return BAD_USAGE
     command: Command = options.runs
     return command.run(options)
+
+
+def _reader_left() -> int:
+    """End quietly, as ``| head`` expects; what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return READER_LEFT
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -39,7 +39,7 @@ class Exchange:
         body: The body as engines get it.
         asks_usage: Whether the wish for usage in it is ours, not the client's.
         routing: Where it goes, with its load reserved.
-        trace: Its spans, when it is sampled.
+        trace: Its marks, where tracing is on.
         started_at: When it had arrived.
         routed_at: When the backend was chosen.
     """
@@ -205,6 +205,7 @@ class Exchange:
             lines,
             head.keeps_alive and not port.is_draining,
             self._asks_usage,
+            self._trace is not None,
         )
         return relay
 
@@ -302,10 +303,4 @@ class Exchange:
             now = self._port.clock()
         routing.settle(status, now, now - self._started_at, self._ttft_s, usage, error)
         if self._trace is not None:
-            self._trace.end(
-                now,
-                status,
-                decision=routing.decision,
-                error_type=error,
-                response_id=usage.answer_id if usage else None,
-            )
+            self._trace.end(now, status, error, usage, self._body)

@@ -183,7 +183,7 @@ class DataPort:
             return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
         now, trace = self.clock(), None
         if self.tracer is not None:
-            trace = self.tracer.start_server(head, now, connection.peer)
+            trace = self.tracer.start(head, now, connection.peer)
         return self.routed(connection, head, body, None, trace, now)
 
     def routed(

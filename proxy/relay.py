@@ -42,6 +42,7 @@ class Relay:
         extra_lines: Header lines to add.
         keeps_alive: Whether the client's connection may stay open after it.
         hides_usage: Whether the usage event of a stream is ours alone.
+        keeps_ending: Whether the last events of a stream are asked for at its end.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class Relay:
         extra_lines: bytes,
         keeps_alive: bool,
         hides_usage: bool,
+        keeps_ending: bool = False,
     ) -> None:
         self._owner = owner
         self._client = client
@@ -79,7 +81,7 @@ class Relay:
         self._reframer: Reframer | None = None
         raw, kind = answer.raw, answer.content_type
         if kind[:17] == b"text/event-stream":
-            self._watch = StreamWatch()
+            self._watch = StreamWatch(keeps_ending)
             self._progress_at = 0.0
             extra_lines += b"x-accel-buffering: no\r\n"
         else:

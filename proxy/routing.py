@@ -217,20 +217,17 @@ class Routing:
             self._router.view.failed(self._ticket)
             self._ticket = None
 
-    def trace_attempt(self, trace: RequestTrace, now: float) -> bytes:
-        """Open the CLIENT span of an attempt; returns its traceparent."""
-        backend, prompt = self.backend, self._prompt
+    def trace_attempt(self, trace: RequestTrace, now: float) -> bytes | None:
+        """Mark an attempt; returns the traceparent to send, None for the client's."""
+        ticket = self._ticket
         return trace.attempt(
-            self.decision,
+            self.backend,
+            self._prompt,
+            self._query.session,
+            None if ticket is None else ticket.mirror,
+            self.decision.attempts,
             now,
-            kind=prompt.kind,
-            engine=backend.engine,
-            host=backend.host,
-            port=backend.port,
-            stream=prompt.stream,
-            max_tokens=prompt.max_tokens,
-            session=self._query.session,
-        ).encode()
+        )
 
     def explain_lines(self) -> bytes:
         """Render the x-warmroute-* lines that a client can ask for."""

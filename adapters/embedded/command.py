@@ -20,6 +20,11 @@ EVENTS_ENDPOINT = "tcp://*:5557"
 
 _EXTRA = ("gguf", "jinja2", "numpy", "safetensors", "tokenizers", "zmq")
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Written out: reading the entry points would slow every command's start.
+_EVICTIONS = (
+    *("adaptive", "arc", "fifo", "gdsf", "lfu", "lrfu", "lru", "s3fifo"),
+    "workload_aware",
+)
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -68,9 +73,11 @@ exit codes: 0 stopped as asked, 1 failed, 2 bad usage, or a missing extra
 
 
 def _add_serving(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="interface to listen on")
     parser.add_argument(
-        "--port", type=_whole(0, 65535), default=8101, help="0 takes a free one"
+        "--host", default="127.0.0.1", help="interface to listen on (127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=_whole(0, 65535), default=8101, help="0 takes a free one (8101)"
     )
     parser.add_argument(
         "--model",
@@ -85,7 +92,12 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what requests call the model (default: its own name)",
     )
-    parser.add_argument("--log-level", choices=_LEVELS, default="info")
+    parser.add_argument(
+        "--log-level",
+        choices=_LEVELS,
+        default="info",
+        help="least that is logged (info)",
+    )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -100,14 +112,14 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=_whole(1),
         default=16,
         metavar="N",
-        help="sequences that run at the same time",
+        help="sequences that run at the same time (16)",
     )
     parser.add_argument(
         "--max-batched-tokens",
         type=_whole(1),
         default=512,
         metavar="N",
-        help="tokens computed in one step",
+        help="tokens computed in one step (512)",
     )
     parser.add_argument(
         "--threads",
@@ -119,20 +131,31 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--num-blocks", type=_whole(1), default=512, metavar="N", help="blocks of KV"
+        "--num-blocks",
+        type=_whole(1),
+        default=512,
+        metavar="N",
+        help="blocks of KV (512)",
     )
     parser.add_argument(
-        "--block-size", type=_whole(1, 1024), default=16, metavar="TOKENS"
+        "--block-size",
+        type=_whole(1, 1024),
+        default=16,
+        metavar="TOKENS",
+        help="tokens a block (16)",
     )
     parser.add_argument(
-        "--eviction", default="lru", metavar="NAME", help="block eviction policy"
+        "--eviction",
+        default="lru",
+        metavar="NAME",
+        help=f"block eviction policy: {', '.join(_EVICTIONS)}, or a plugin's (lru)",
     )
     parser.add_argument(
         "--host-blocks",
         type=_whole(0),
         default=0,
         metavar="N",
-        help="blocks of the host tier, for offload and restore",
+        help="blocks of the host tier, for offload and restore (0: none)",
     )
 
 
@@ -147,13 +170,13 @@ def _add_events(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-events-replay",
         metavar="ENDPOINT",
-        help="where missed events are asked for",
+        help="where missed events are asked for (default: nowhere)",
     )
     parser.add_argument(
         "--kv-events-topic",
         default="",
         metavar="TOPIC",
-        help="first frame of each event",
+        help="first frame of each event (empty)",
     )
 
 

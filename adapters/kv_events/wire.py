@@ -37,6 +37,8 @@ class Stored(msgspec.Struct, gc=False, tag="BlockStored"):
         extra_keys: What else is part of each block's hash, None where nothing is.
         group_idx: Which group of layers the blocks belong to.
         kv_cache_spec_kind: What kind of attention those have; None is full.
+        cache_salt: Salt of the prompt, where the engine sends it beside the blocks
+            (SGLang) and not in the *extra_keys* of the first one (vLLM).
     """
 
     block_hashes: list[Hash]
@@ -49,6 +51,7 @@ class Stored(msgspec.Struct, gc=False, tag="BlockStored"):
     extra_keys: list[Any] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    cache_salt: str | None = None
 
     @property
     def is_sound(self) -> bool:

@@ -19,6 +19,7 @@ from warmroute.adapters.kv_events.address import host_of
 from warmroute.adapters.kv_stock import StockFlush, StockKVControl
 from warmroute.adapters.openai import OpenAIAdapter, owners
 from warmroute.adapters.sglang.event_sources import read_sources
+from warmroute.adapters.sglang.questions import as_sglang_asks
 from warmroute.adapters.sglang.remedies import REMEDIES
 from warmroute.adapters.tokenize import ask_tokens
 from warmroute.policies.errors import ProtocolMismatch
@@ -32,7 +33,10 @@ PROMPT_TOKENS = "sglang:prompt_tokens_total"
 CACHED_TOKENS = "sglang:cached_tokens_total"
 RANK = "dp_rank"
 FLUSH = StockFlush("/flush_cache")
-NEED = "stock SGLang has no such lever; install warmroute beside it and load its plugin"
+NEED = (
+    "stock SGLang has no such lever; load the plugin: install warmroute beside it, and "
+    "start it with SGLANG_PLUGINS=warmroute and WARMROUTE_KV_TOKEN"
+)
 INFO_PATHS = ("/server_info", "/get_server_info")
 ANY_MODEL = "default"
 
@@ -73,7 +77,8 @@ class SGLangAdapter(OpenAIAdapter):
     async def event_sources(self, endpoint: Endpoint) -> list[EventAddress]:
         """Read ``kv_events`` of ``/server_info``."""
         info = await self._info(endpoint)
-        return read_sources(info.get("kv_events"), host_of(endpoint.url))
+        config = info.get("kv_events_config")
+        return read_sources(info.get("kv_events"), host_of(endpoint.url), config)
 
     async def snapshot(self, endpoint: Endpoint) -> Snapshot | None:
         """Ask the in-engine plugin, where it is loaded."""
@@ -86,10 +91,11 @@ class SGLangAdapter(OpenAIAdapter):
     async def tokenize(
         self, endpoint: Endpoint, body: Mapping[str, object]
     ) -> "array[int] | None":
-        """Ask ``/v1/tokenize`` about a text; how a chat is written it does not tell."""
-        if "prompt" not in body:
+        """Ask ``/v1/tokenize``, which writes a chat as it does for an answer."""
+        question = as_sglang_asks(body)
+        if question is None:
             return None
-        return await ask_tokens(endpoint, "/v1/tokenize", body)
+        return await ask_tokens(endpoint, "/v1/tokenize", question)
 
     async def recognises(self, endpoint: Endpoint, models: Sequence[ModelCard]) -> bool:
         """Recognise by the models' owner, else by what ``/server_info`` holds."""
@@ -176,8 +182,10 @@ def _with_loads(fixed: EngineFacts, answer: Mapping[str, object]) -> EngineFacts
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ProtocolMismatch("/v1/loads answered without a list under 'loads'")
     ranks = _Ranks(rows)
+    version = answer.get("version")
     return replace(
         fixed,
+        version=fixed.version or (version if isinstance(version, str) else None),
         capacity_tokens=fixed.capacity_tokens or ranks.total("max_total_num_tokens"),
         kv_usage=ranks.mean("token_usage"),
         running=ranks.total("num_running_reqs"),

@@ -1,6 +1,9 @@
 """Where SGLang says that it publishes KV events."""
 
+from dataclasses import replace
 from typing import TypeGuard
+
+import msgspec
 
 from warmroute.adapters.kv_events.address import EventAddress, resolve
 
@@ -10,7 +13,16 @@ MAX_PORT = 65_535
 _EVERYWHERE = "*"
 
 
-def read_sources(described: object, host: str) -> list[EventAddress]:
+class _Config(msgspec.Struct):
+    bind: bool | None = None
+
+
+_read_config = msgspec.json.Decoder(_Config).decode
+
+
+def read_sources(
+    described: object, host: str, config: object = None
+) -> list[EventAddress]:
     """Read ``kv_events`` of ``/server_info``; empty if it says nothing usable.
 
     Each data-parallel rank publishes at its own port, the base and its number.
@@ -18,6 +30,8 @@ def read_sources(described: object, host: str) -> list[EventAddress]:
     Args:
         described: The publishers as SGLang describes them; None without any.
         host: Where the engine is reached.
+        config: The engine's ``--kv-events-config``, which tells what the description
+            leaves out: whether it binds an address without a star.
     """
     if not isinstance(described, dict):
         return []
@@ -37,13 +51,21 @@ def read_sources(described: object, host: str) -> list[EventAddress]:
         )
         for rank, port in enumerate(ports)
     ]
-    return [resolve(one, host) for one in addresses]
+    found = [resolve(one, host) for one in addresses]
+    return [replace(one, binds=False) for one in found] if _binds(config) else found
 
 
 def _at(host: object, port: int) -> str:
     name = host if isinstance(host, str) and host else _EVERYWHERE
     bracketed = f"[{name}]" if ":" in name and not name.startswith("[") else name
     return f"tcp://{bracketed}:{port}"
+
+
+def _binds(config: object) -> bool:
+    try:
+        return isinstance(config, str) and _read_config(config).bind is True
+    except (ValueError, RecursionError):
+        return False
 
 
 def _is_port(value: object) -> TypeGuard[int]:

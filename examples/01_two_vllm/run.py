@@ -24,7 +24,7 @@ from warmroute.proxy.demo.chats import num_chats, read_chats
 from warmroute.proxy.demo.compare import DIRECT, Workload
 from warmroute.proxy.demo.engine_view import EngineView
 from warmroute.proxy.demo.errors import DemoError
-from warmroute.proxy.demo.front import Setup
+from warmroute.proxy.demo.front import DEFAULT_PORTS, Setup
 from warmroute.proxy.demo.show import POLICIES, Show, model_name
 
 CONFIG = Path(__file__).parent / "config.yaml"
@@ -125,7 +125,7 @@ async def _example(args: argparse.Namespace, options: EngineOptions | None) -> i
             model,
             args.max_tokens,
             args.think,
-            Setup(CONFIG, model, tokenizer),
+            Setup(CONFIG, model, tokenizer, DEFAULT_PORTS),
         )
         show = Show(workload, args.policy, args.keep, args.json)
         return await show.run(engines, folder, http)

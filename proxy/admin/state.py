@@ -38,6 +38,15 @@ class LoadFacts(Protocol):
         ...
 
 
+class BreakerFacts(Protocol):
+    """The circuit breaker of one backend, as far as it is shown."""
+
+    @property
+    def state(self) -> str:
+        """One of closed, open, half_open."""
+        ...
+
+
 class BackendFacts(Protocol):
     """What is shown of one backend."""
 
@@ -59,6 +68,11 @@ class BackendFacts(Protocol):
     @property
     def state(self) -> str:
         """One of starting, up, down, draining."""
+        ...
+
+    @property
+    def breaker(self) -> BreakerFacts:
+        """What failed requests have made of it."""
         ...
 
     @property
@@ -246,6 +260,7 @@ class AdminState:
             "url": _without_credentials(backend.url),
             "engine": backend.engine,
             "state": backend.state,
+            "breaker": backend.breaker.state,
             "block_size": backend.block_size,
             "capacity_tokens": backend.capacity_tokens,
             "kv_usage": None if backend.state == "down" else backend.kv_usage,

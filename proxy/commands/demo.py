@@ -28,7 +28,8 @@ class DemoCommand:
   warmroute demo --once
   warmroute demo --once --policy least_requests --policy expected_ttft --json
 
-exit codes: 0 all answered, 1 something failed, 2 bad usage
+exit codes: 0 all answered, and ended by Ctrl-C after the table unless --once;
+1 something failed; 2 bad usage; 130 Ctrl-C in the middle of the work
 """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -76,7 +77,7 @@ async def _play(options: argparse.Namespace) -> int:
     from warmroute.proxy.demo.chats import read_chats
     from warmroute.proxy.demo.compare import Workload
     from warmroute.proxy.demo.embedded import EngineOptions, running_engines
-    from warmroute.proxy.demo.front import Setup
+    from warmroute.proxy.demo.front import DEFAULT_PORTS, Setup
     from warmroute.proxy.demo.show import POLICIES, Show, model_name
 
     folder = Path(tempfile.mkdtemp(prefix="warmroute-demo-"))
@@ -97,7 +98,7 @@ async def _play(options: argparse.Namespace) -> int:
             model,
             options.max_tokens,
             think_s=0.2,
-            setup=Setup(model=model, tokenizer="engine"),
+            setup=Setup(model=model, tokenizer="engine", ports=DEFAULT_PORTS),
         )
         policies = options.policy or POLICIES
         show = Show(workload, policies, not options.once, options.json)

@@ -34,7 +34,9 @@ class KVCommand:
   warmroute kv policy --name lfu
   warmroute kv budget --method h2o --share 0.2 --sinks 4
 
-exit codes: 0 every backend did it, 1 one did not or nobody answers, 2 bad usage
+exit codes: 0 every backend did it; 1 one did not, nobody answers, or nothing could be
+done: a flush dropped nothing of a cache in use, no named block was evicted or
+retained anywhere; 2 bad usage
 """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -61,10 +63,11 @@ exit codes: 0 every backend did it, 1 one did not or nobody answers, 2 bad usage
             results = {}
         if options.verb == "stats":
             return _print_stats(options, client.get("/api/state"), results)
-        from warmroute.proxy.kv.report import report
+        from warmroute.proxy.kv.report import came_to_nothing, report
 
         print(json.dumps(answer) if options.json else report(verb, results))
-        return int(any("error" in one for one in results.values()))
+        is_vain = not options.dry_run and came_to_nothing(verb, results)
+        return int(is_vain or any("error" in one for one in results.values()))
 
 
 def _print_stats(

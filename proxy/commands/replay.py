@@ -125,6 +125,8 @@ def _setting(options: argparse.Namespace) -> "Setting":
         by_engine("--slow", options.slow, names),
         by_engine("--misjudge", options.misjudge, names),
         by_engine("--die", options.die, names),
+        by_engine("--mislearn", options.mislearn, names),
+        options.queue,
     )
     if len(setting.dies_at) == setting.backends:
         raise ConfigError("--die: every engine dies (needed: one that stays)")
@@ -140,6 +142,7 @@ def _check_model(options: argparse.Namespace) -> None:
             "--constants": options.constants,
             "--constant": options.constant,
             "--die": options.die,
+            "--mislearn": options.mislearn,
         }
     for flag, value in wrong.items():
         if value is not None:

@@ -37,10 +37,10 @@ from warmroute.proxy.config.sections import (
     RetryConfig,
     TimeoutsConfig,
     TLSConfig,
-    TracingConfig,
     TruthConfig,
 )
 from warmroute.proxy.config.tokenizers import WORDS
+from warmroute.proxy.config.tracing import TracingConfig
 
 if TYPE_CHECKING:
     from warmroute.proxy.config.source import ConfigSource

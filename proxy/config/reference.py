@@ -33,7 +33,7 @@ that it names and the plugins, and exits with 0, or with 2 and every problem:
 
 ```text
 config.yaml:14: backends[1].engine: unknown engine 'vlm' \
-(known: auto, openai, sglang, vllm); did you mean 'vllm'?
+(known: ENGINES); did you mean 'vllm'?
 ```
 
 For editors and CI, `warmroute schema` prints the JSON Schema; it is committed as
@@ -67,7 +67,8 @@ taken up but `listen`, `admin` and `tls`; with any error the old one stays in fo
 
 def markdown() -> str:
     """Return the reference: every key with what it may be, default and meaning."""
-    return "\n".join([_INTRODUCTION, *_sections(), *_policy_sections()])
+    introduction = _INTRODUCTION.replace("ENGINES", ", ".join(engine_names()))
+    return "\n".join([introduction, *_sections(), *_policy_sections()])
 
 
 def _sections() -> Iterator[str]:

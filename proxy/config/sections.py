@@ -13,7 +13,6 @@ from warmroute.proxy.config.fields import (
     Seconds,
     SecondsOrZero,
     Section,
-    Url,
     off_word,
 )
 
@@ -149,23 +148,6 @@ class TruthConfig(Section):
             "asks for it on every stream and takes the extra chunk out again; `off` "
             "does neither.",
         )
-    )
-
-
-class TracingConfig(Section):
-    """Export OpenTelemetry spans; needs the extra `warmroute[otel]`."""
-
-    short_form = "endpoint"
-
-    endpoint: Url = Field(
-        description="OTLP/HTTP collector, such as `http://127.0.0.1:4318`."
-    )
-    sample: Annotated[float, Number] = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="Share of the traces begun here that are exported; a client's "
-        "own sampling decision is kept.",
     )
 
 

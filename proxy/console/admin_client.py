@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from warmroute.policies.errors import BackendUnavailable, ConfigError, WarmrouteError
+from warmroute.proxy.console.admin_url import admin_base
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:9090"
 TOKEN_VARIABLE: Final = "WARMROUTE_ADMIN_TOKEN"  # noqa: S105 - a name, no secret
@@ -28,7 +29,8 @@ class AdminClient:
     """Ask one admin port; a connection for each question.
 
     Args:
-        url: Such as ``http://127.0.0.1:9090``.
+        url: Such as ``http://127.0.0.1:9090``; a path of the port itself, such as
+            ``/api/state``, is passed over.
         environ: Holds the token, as for the proxy itself.
 
     Raises:
@@ -38,9 +40,9 @@ class AdminClient:
     __slots__ = ("_headers", "_host", "_is_tls", "_path", "_port", "url")
 
     def __init__(self, url: str, environ: Mapping[str, str]) -> None:
-        self.url = url.rstrip("/")
+        self.url = admin_base(url)
         try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
+            parts = urlsplit(self.url if "://" in url else f"http://{self.url}")
             self._port = parts.port
         except ValueError as error:
             raise _no_url(url) from error

@@ -113,6 +113,7 @@ class Backend(msgspec.Struct):
     name: str
     engine: str = ""
     state: str = ""
+    breaker: str = "closed"
     view: View = msgspec.field(default_factory=View)
     load: Load = msgspec.field(default_factory=Load)
     learned: Learned = msgspec.field(default_factory=Learned)

@@ -71,7 +71,7 @@ def _row(one: Backend) -> list[str]:
     return [
         one.name,
         one.engine,
-        one.state,
+        _standing(one),
         one.view.source,
         milliseconds(one.view.lag_s),
         "-" if one.state == "down" else count(one.view.blocks),
@@ -81,6 +81,13 @@ def _row(one: Backend) -> list[str]:
         "-" if rate is None else count(round(rate)),
         milliseconds(one.learned.itl_s),
     ]
+
+
+def _standing(one: Backend) -> str:
+    """Return the state, and the breaker unless it is closed, as it mostly is."""
+    if one.breaker == "closed":
+        return one.state
+    return f"{one.state}, breaker {one.breaker.replace('_', ' ')}"
 
 
 def _foot(state: State) -> str:

@@ -8,6 +8,7 @@ _UNPREDICTED_SHARE: Final = 0.05
 _PAID_TWICE_SHARE: Final = 0.2
 _FULL_SHARE: Final = 0.97
 _LATE_S: Final = 2.0
+_BAD: Final = ("none_up", "backend_down", "breaker_open")
 
 Facts = Mapping[str, Any]
 
@@ -24,7 +25,7 @@ def advise(state: Facts) -> list[dict[str, Any]]:
 
 
 def _warning(code: str, sentence: str, backend: str | None = None) -> dict[str, Any]:
-    level = "bad" if code in ("none_up", "backend_down") else "doubt"
+    level = "bad" if code in _BAD else "doubt"
     return {"backend": backend, "level": level, "code": code, "sentence": sentence}
 
 
@@ -38,6 +39,17 @@ def _fleet(backends: Sequence[Facts]) -> Iterator[dict[str, Any]]:
                 f"{one['name']} does not answer its health probes and gets no requests",
                 one["name"],
             )
+        elif one["state"] == "up" and one["breaker"] in _BREAKER:
+            sentence = f"{one['name']} {_BREAKER[one['breaker']]}"
+            yield _warning(f"breaker_{one['breaker']}", sentence, one["name"])
+
+
+_BREAKER: Final = {
+    "open": "answers its health probes but failed requests in a row: its breaker is "
+    "open, and it gets none while another backend can serve them",
+    "half_open": "failed requests in a row: its breaker is half open, and the next "
+    "request to it is a trial",
+}
 
 
 def _view(name: str, view: Facts, state: str) -> Iterator[dict[str, Any]]:

@@ -117,10 +117,15 @@ def log_tail(log: Path) -> str:
     return "\n".join(f"  {line[:300]}" for line in lines) or "  (nothing)"
 
 
-def free_port() -> int:
-    """Return a loopback port that is free right now."""
+def free_port(wanted: int = 0) -> int:
+    """Return a loopback port that is free right now: *wanted*, else another."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        # As servers do, so that connections which have ended are in nobody's way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 

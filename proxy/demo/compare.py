@@ -89,17 +89,25 @@ async def run_policy(
 
     The policy ``direct`` plays round robin from the client, without warmroute.
     """
-    for engine in engines:
-        await engine.settled()
-        await engine.flush()
-    async with _front(policy, workload, engines, folder, http) as front:
-        before = [await engine.counters() for engine in engines]
-        urls = cycle([engine.url for engine in engines] if not front else [front.url])
-        with Step(f"{policy:<14}") as step:
-            answers = await _replay(workload, lambda: next(urls), step, http)
-            duration_s = step.elapsed_s
-        after = [await engine.settled() for engine in engines]
-        state = await front.state(http) if front else {}
+    async with cold_front(policy, workload, engines, folder, http) as front:
+        return await play(policy, workload, engines, front, http)
+
+
+async def play(
+    policy: str,
+    workload: Workload,
+    engines: Sequence[EngineView],
+    front: Front | None,
+    http: aiohttp.ClientSession,
+) -> Outcome:
+    """Replay *workload* through *front*, or past it where there is none."""
+    before = [await engine.counters() for engine in engines]
+    urls = cycle([engine.url for engine in engines] if not front else [front.url])
+    with Step(f"{policy:<14}") as step:
+        answers = await _replay(workload, lambda: next(urls), step, http)
+        duration_s = step.elapsed_s
+    after = [await engine.settled() for engine in engines]
+    state = await front.state(http) if front else {}
     deltas = {
         engine.name: late.since(early)
         for engine, early, late in zip(engines, before, after, strict=True)
@@ -141,13 +149,17 @@ def _predicted(answers: Sequence[Answer]) -> float | None:
 
 
 @asynccontextmanager
-async def _front(
+async def cold_front(
     policy: str,
     workload: Workload,
     engines: Sequence[EngineView],
     folder: Path,
     http: aiohttp.ClientSession,
 ) -> AsyncIterator[Front | None]:
+    """Empty the caches, then run warmroute for the block; none for ``direct``."""
+    for engine in engines:
+        await engine.settled()
+        await engine.flush()
     if policy == DIRECT:
         yield None
         return

@@ -16,6 +16,9 @@ from warmroute.proxy.demo.engine_view import EngineView
 CONFIG = Path(__file__).parent / "data" / "config.yaml"
 """The demo's configuration; its variables are set below."""
 
+DEFAULT_PORTS = (8080, 9090)
+"""Where ``warmroute serve`` listens, and where its admin port is, unless told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -25,21 +28,29 @@ class Setup:
         config: The file.
         model: Name of the model, for its tokenizer.
         tokenizer: As ``models[].tokenizer`` takes it.
+        ports: Where to listen, and for the admin port; others where those are taken.
+            0 takes any.
     """
 
     config: Path = CONFIG
     model: str = "default"
     tokenizer: str = "none"
+    ports: tuple[int, int] = (0, 0)
 
 
 class Front:
-    """A running warmroute: its two ports and its process."""
+    """A running warmroute: its two ports, those it could not have, its process."""
 
-    __slots__ = ("_child", "_setup", "admin_url", "url")
+    __slots__ = ("_child", "_setup", "admin_url", "taken", "url")
 
     def __init__(self, log: Path, setup: Setup) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self.admin_url = f"http://127.0.0.1:{free_port()}"
+        ports = [free_port(wanted) for wanted in setup.ports]
+        self.url, self.admin_url = (f"http://127.0.0.1:{port}" for port in ports)
+        self.taken = [
+            wanted
+            for wanted, port in zip(setup.ports, ports, strict=True)
+            if wanted not in (0, port)
+        ]
         self._setup = setup
         self._child = Child("warmroute", log)
 

@@ -25,13 +25,21 @@ from warmroute.proxy.http.answer_json import (
 _MAX_JSON_BYTES: Final = 1 << 20
 _MAX_EVENT_BYTES: Final = 1 << 18
 _TAIL_PIECES: Final = 16
+_ENDING_PIECES: Final = 8
 _MAX_TOKENS: Final = 1 << 31
 
 
 class Usage:
-    """What the engine reported of one request; None is not reported."""
+    """What the engine reported of one request; None is not reported.
 
-    __slots__ = ("answer_id", "cached_tokens", "output_tokens", "prompt_tokens")
+    Attributes:
+        ending: The answer, or the last events of one, for who reads more of it.
+    """
+
+    __slots__ = (
+        *("answer_id", "cached_tokens", "ending", "output_tokens"),
+        "prompt_tokens",
+    )
 
     def __init__(
         self,
@@ -44,6 +52,7 @@ class Usage:
         self.cached_tokens = cached_tokens
         self.output_tokens = output_tokens
         self.answer_id = answer_id
+        self.ending = b""
 
     def __repr__(self) -> str:
         return f"<Usage {self._fields()}>"
@@ -80,18 +89,26 @@ class AnswerWatch:
         """Read what the complete answer reports."""
         usage = Usage()
         pieces = self._pieces
-        _read(pieces[0] if len(pieces) == 1 else b"".join(pieces), usage)
+        usage.ending = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        _read(usage.ending, usage)
         return usage
 
 
 class StreamWatch:
-    """Watch an answer that is a stream of server-sent events."""
+    """Watch an answer that is a stream of server-sent events.
 
-    __slots__ = ("_first", "_open", "_part", "_tail", "_usage")
+    Args:
+        keeps_ending: Whether its last pieces are kept as the usage's ``ending``.
+    """
+
+    __slots__ = ("_ending", "_first", "_open", "_part", "_tail", "_usage")
 
     streams = True
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_ending: bool = False) -> None:
+        self._ending: deque[bytes] | None = None
+        if keeps_ending:
+            self._ending = deque(maxlen=_ENDING_PIECES)
         self._first = False
         self._open = self._part = b""
         self._tail: deque[bytes] = deque(maxlen=_TAIL_PIECES)
@@ -99,6 +116,8 @@ class StreamWatch:
 
     def feed(self, piece: bytes) -> bool:
         """Note *piece*; True when it carries a token (each, after the first)."""
+        if self._ending is not None:
+            self._ending.append(piece)
         event = self._part + piece if self._part else piece
         if event[-1:] == b"\n" or len(event) >= _MAX_EVENT_BYTES:
             # Looked at while it is in the CPU's cache, most need not be kept.
@@ -132,6 +151,8 @@ class StreamWatch:
 
     def usage(self) -> Usage:
         """Read what the last events report, over what the first ones did."""
+        if self._ending is not None:
+            self._usage.ending = b"".join(self._ending)
         if self._part:
             self._tail.append(self._part)
         for event in _split(b"\n\n".join(self._tail)):

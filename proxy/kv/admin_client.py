@@ -7,6 +7,7 @@ import urllib.request
 from urllib.parse import urlsplit
 
 from warmroute.policies.errors import ConfigError, WarmrouteError
+from warmroute.proxy.console.admin_url import admin_base
 
 DEFAULT_ADMIN = "http://127.0.0.1:9090"
 ADDRESS_VARIABLE = "WARMROUTE_ADMIN"
@@ -99,7 +100,8 @@ class AdminClient:
 
 
 def _admin_url(text: str) -> str:
-    url = text if "://" in text else f"http://{text}"
+    base = admin_base(text)
+    url = base if "://" in text else f"http://{base}"
     if url.startswith("http://:"):
         url = url.replace("http://:", "http://127.0.0.1:", 1)
     try:
@@ -113,4 +115,4 @@ def _admin_url(text: str) -> str:
             f"--admin: {text!r} is no address (allowed: host:port, or a URL such as "
             f"{DEFAULT_ADMIN})"
         )
-    return url.rstrip("/")
+    return url

@@ -1,5 +1,6 @@
 """The answers of KV control as a table for people."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 _Row = list[str]
@@ -40,6 +41,19 @@ def report(verb: str, results: Mapping[str, object]) -> str:
         if "error" in one
     ]
     return "\n".join(parts)
+
+
+def came_to_nothing(verb: str, results: Mapping[str, object]) -> bool:
+    """Tell whether nothing that was asked for could be done.
+
+    A flush is told of one backend, that dropped nothing and is not empty; what names
+    blocks of all of them, since most hold a prefix on some backends only.
+    """
+    answers = [one for one in results.values() if isinstance(one, dict)]
+    if verb == "flush":
+        return any(not (one.get("flushed") or one.get("dropped")) for one in answers)
+    done = {"evict": "evicted", "retain": "retained"}.get(verb)
+    return bool(done and answers) and not any(one.get(done) for one in answers)
 
 
 def stats(state: Mapping[str, object], results: Mapping[str, object]) -> str:
@@ -88,15 +102,26 @@ def _figures(verb: str, answer: Mapping[str, object]) -> dict[str, str]:
     return {key: _text(value) for key, value in answer.items()}
 
 
+def _number(blocks: Sequence[object]) -> str:
+    """Return how many *blocks* there are, and for what reasons where they tell."""
+    reasons = Counter(
+        str(one["reason"])
+        for one in blocks
+        if isinstance(one, dict) and "reason" in one
+    )
+    told = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+    return f"{len(blocks)} ({told})" if told else str(len(blocks))
+
+
 def _text(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        if all(isinstance(one, str) for one in value):
+        if value and all(isinstance(one, str) for one in value):
             return ",".join(value)
-        return str(len(value))
+        return _number(value)
     if isinstance(value, dict):
         return ",".join(f"{key}={one}" for key, one in value.items()) or "-"
     return str(value)

@@ -47,11 +47,12 @@ class HoldQueue:
         config: Order and bounds.
         router: Decides, when a request comes and again when it leaves.
         clock: Monotonic seconds.
+        call_later: Runs a call after some seconds; the running loop's by default.
     """
 
     __slots__ = (
-        *("_clock", "_config", "_held", "_is_open", "_lines", "_number", "_router"),
-        *("_timer", "outcomes", "waits"),
+        *("_call_later", "_clock", "_config", "_held", "_is_open", "_lines"),
+        *("_number", "_router", "_timer", "outcomes", "waits"),
     )
 
     def __init__(
@@ -59,7 +60,9 @@ class HoldQueue:
         config: QueueConfig,
         router: Router,
         clock: Callable[[], float] = time.monotonic,
+        call_later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
+        self._call_later = call_later
         self._config = config
         self._router = router
         self._clock = clock
@@ -67,7 +70,7 @@ class HoldQueue:
         self._held: dict[Held, Line] = {}
         self._number = 0
         self._is_open = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: object | None = None
         self.waits = Histogram(TTFT_BOUNDS_S)
         self.outcomes = dict.fromkeys(("sent", "full", "timeout", "left", "failed"), 0)
 
@@ -254,8 +257,8 @@ class HoldQueue:
 
     def _wind(self) -> None:
         if self._timer is None and self._held:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(LOOK_S, self._tick)
+            call_later = self._call_later or asyncio.get_running_loop().call_later
+            self._timer = call_later(LOOK_S, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

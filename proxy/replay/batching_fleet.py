@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from math import inf, isnan
+from typing import TYPE_CHECKING
 
-from warmroute.policies.routing.base import Policy
+from warmroute.policies.routing.base import Candidate, Policy
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy.ledger.tokens import classify
 from warmroute.proxy.replay.arrival import Arrival, Workload
 from warmroute.proxy.replay.batching_engine import BatchingEngine
+from warmroute.proxy.replay.intent import Intent
 from warmroute.proxy.replay.memory_view import MemoryView
 from warmroute.proxy.replay.play import Progress
 from warmroute.proxy.replay.routed import backend_names
@@ -19,7 +21,11 @@ from warmroute.proxy.replay.setting import Setting
 from warmroute.proxy.replay.tally import Tally
 from warmroute.proxy.replay.trace import Trace
 
+if TYPE_CHECKING:
+    from warmroute.proxy.replay.holding import Holding
+
 _SPEED_CLASS = "replay|batching|"
+_LEARNED_S = 60.0  # busy seconds behind what was learned before the replay
 
 
 class BatchingFleet:
@@ -43,6 +49,7 @@ class BatchingFleet:
         "_deaths",
         "_engines",
         "_events",
+        "_holding",
         "_load",
         "_misjudged",
         "_policy",
@@ -70,6 +77,8 @@ class BatchingFleet:
         self._candidates = [
             self._load.add(name, _SPEED_CLASS) for name in backend_names(len(engines))
         ]
+        if setting.mislearned:
+            self._teach(setting)
         self._alive = list(range(len(engines)))
         self._misjudged = dict(setting.misjudged)
         self._deaths = sorted((at, name) for name, at in setting.dies_at.items())
@@ -77,6 +86,16 @@ class BatchingFleet:
         self._events: list[tuple[float, int]] = []
         memories = {id(engine.memory) for engine in engines}
         self._shares_memory = len(memories) < len(engines)
+        self._holding: Holding | None = None
+
+    def hold(self, holding: "Holding") -> None:
+        """Let *holding* have what comes first."""
+        self._holding = holding
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Return what the policy knows of each engine."""
+        return self._candidates
 
     def __repr__(self) -> str:
         return f"<BatchingFleet {self._policy.name}, {len(self._engines)} engines>"
@@ -88,16 +107,22 @@ class BatchingFleet:
 
     def play(self, workload: Workload, tally: Tally, progress: Progress) -> None:
         """Serve everything that *workload* gives, and tell *tally*."""
-        events = self._events
+        events, holding = self._events, self._holding
         while True:
             at = events[0][0] if events else inf
-            if self._deaths and self._deaths[0][0] <= min(at, workload.next_at):
+            soonest = min(at, workload.next_at)
+            if self._deaths and self._deaths[0][0] <= soonest:
                 self._bury(*self._deaths.pop(0), tally)
+            elif holding is not None and holding.next_at < soonest:
+                holding.look()
             elif workload.next_at <= at:
                 if workload.next_at == inf:
                     return
                 arrival = workload.pop()
-                self._dispatch(arrival, arrival.time_s)
+                if holding is None:
+                    self._dispatch(arrival, arrival.time_s)
+                else:
+                    holding.admit(arrival, arrival.time_s)
             else:
                 _, index = heappop(events)
                 if self._engines[index].next_at == at:
@@ -106,25 +131,44 @@ class BatchingFleet:
                         tally.add(self._served(sequence, at), sequence.arrival.time_s)
                         workload.finished(sequence.arrival, at)
 
+    def _teach(self, setting: Setting) -> None:
+        """Let rates be known from before the replay, of some engines wrong ones."""
+        for index, candidate in enumerate(self._candidates):
+            rate = setting.prefill_rate / setting.slow.get(index, 1.0)
+            candidate.busy = _LEARNED_S
+            candidate.tok = setting.mislearned.get(index, 1.0) * rate * _LEARNED_S
+
+    def catch_up(self, now: float) -> None:
+        """Do nothing: steps that end before *now* have ended."""
+
     def _dispatch(self, arrival: Arrival, now: float) -> None:
+        self.send(arrival, self.plan(arrival, now), now)
+
+    def plan(self, arrival: Arrival, now: float) -> Intent:
+        """Choose as things stand at *now*, and reserve nothing."""
         request = arrival.request
-        sequence = Sequence(arrival, self._tree.path(request.segment), self._block_size)
         prompt = request.prompt_tokens
         query = self._load.query(
             prompt, now, request.session, like=self._candidates[self._alive[0]]
         )
         query.blocks, query.block_tokens = request.blocks, self._block_size
-        matched = self._match(sequence.path, prompt, now)
+        matched = self._match(self._tree.path(request.segment), prompt, now)
         candidates = [self._candidates[one] for one in self._alive]
         place = self._policy.choose(query, candidates).index
-        index = self._alive[place]
-        candidate, predicted = candidates[place], matched[place]
+        uncached = prompt - matched[place]
+        return Intent(self._alive[place], candidates[place], matched, uncached)
+
+    def send(self, arrival: Arrival, intent: Intent, now: float) -> None:
+        """Send a request where *intent* says, in the step that made it."""
+        request = arrival.request
+        index, candidate, matched, uncached = intent
+        prompt = request.prompt_tokens
+        sequence = Sequence(arrival, self._tree.path(request.segment), self._block_size)
         sequence.backend = index
-        sequence.predicted_tokens, sequence.best_tokens = predicted, max(matched)
+        sequence.predicted_tokens = prompt - uncached
+        sequence.best_tokens = max(matched)
         sequence.seen_tokens = self._seen.enter(sequence.path) * self._block_size
-        sequence.reservation = self._load.reserve(
-            candidate, prompt, prompt - predicted, now
-        )
+        sequence.reservation = self._load.reserve(candidate, prompt, uncached, now)
         self._view.dispatched(index, request.segment, now)
         engine = self._engines[index]
         engine.submit(sequence, now)
@@ -181,6 +225,8 @@ class BatchingFleet:
         """
         self._alive.remove(index)
         self._load.remove(self._candidates[index].name)
+        if self._holding is not None:
+            self._holding.remove(self._candidates[index].name)
         for sequence in self._engines[index].abandon():
             assert sequence.reservation is not None
             sequence.reservation.release(now, learn=False)

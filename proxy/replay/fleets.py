@@ -26,11 +26,12 @@ FleetMaker = Callable[[int], Fleet]
 """Makes a fleet from a seed."""
 
 # Where a decode slows nothing, a prefill stops nobody and depth costs nothing,
-# none of them has a price.
+# none of them has a price; told rates have no noise that ties must allow for.
 _PLAIN: Final = {
     "stall_weight": 0.0,
     "decode_weight": 0.0,
     "attention_tokens": 0.0,
+    "tie_tolerance": 0.0,
 }
 _CENTRAL_POLICY: Final = "expected_ttft"
 
@@ -51,9 +52,7 @@ def build_policy(name: str, seed: int, is_batching: bool = False) -> Policy:
 def routed_fleet(name: str, setting: Setting, trace: Trace) -> FleetMaker:
     """Return what makes a fleet behind the policy *name*."""
     if setting.batching is None:
-        return lambda seed: InOrder(
-            RoutedFleet(build_policy(name, seed), setting, trace.block_size, seed)
-        )
+        return lambda seed: _plain(name, setting, trace, seed)
     constants = setting.batching
 
     def make(seed: int) -> Fleet:
@@ -87,6 +86,16 @@ def oracle_fleets(setting: Setting, trace: Trace) -> dict[str, FleetMaker]:
         "oracle_pooled": _one_memory(setting, trace, total),
         "oracle_infinite": _one_memory(setting, trace, None),
     }
+
+
+def _plain(name: str, setting: Setting, trace: Trace, seed: int) -> Fleet:
+    policy = build_policy(name, seed)
+    server = RoutedFleet(policy, setting, trace.block_size, seed)
+    if setting.queue is None:
+        return InOrder(server)
+    from warmroute.proxy.replay.held_queues import HeldQueues
+
+    return HeldQueues(server, setting.queue)
 
 
 def _future(trace: Trace, setting: Setting, seed: int) -> list[TraceRequest]:
@@ -131,4 +140,9 @@ def _batching(
     grade = EXACT if is_shared else setting.view
     view = make_view(grade, memories, trace, Random(f"events {seed}"))
     policy = build_policy(name, seed, is_batching=True)
-    return BatchingFleet(policy, setting, trace, engines, view)
+    fleet = BatchingFleet(policy, setting, trace, engines, view)
+    if setting.queue is not None and not is_shared:
+        from warmroute.proxy.replay.holding import Holding
+
+        fleet.hold(Holding(setting.queue, fleet, fleet.candidates))
+    return fleet

@@ -121,6 +121,13 @@ def add_playing(parser: argparse.ArgumentParser) -> None:
     """Declare the flags that say how the trace is played."""
     add = parser.add_argument
     add(
+        "--queue",
+        choices=("shortest_uncached", "arrival"),
+        metavar="ORDER",
+        help="hold requests for busy engines back in the router, and order them by "
+        "shortest_uncached or arrival (nothing is held)",
+    )
+    add(
         "--speed",
         type=number(1e6),
         default=1.0,
@@ -187,6 +194,13 @@ def add_troubles(parser: argparse.ArgumentParser) -> None:
         type=named("=", 1000.0),
         metavar="NAME=F",
         help="an engine that policies believe F times as fast as it is",
+    )
+    add(
+        "--mislearn",
+        action="append",
+        type=named("=", 1000.0),
+        metavar="NAME=F",
+        help="an engine that was F times as fast until now, batching only",
     )
     add(
         "--die",

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from statistics import median_low
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,6 +21,7 @@ class _Record(msgspec.Struct):
     block_size: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
     blocks: list[Hash]
     input_length: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TOKENS)]
+    grade: Literal["exact", "estimated"] = "exact"
     output_length: Annotated[int, msgspec.Meta(ge=0, le=_MOST_TOKENS)] | None = None
     session: str | None = None
     status: int = 200
@@ -30,6 +32,10 @@ def read_records(path: Path, lines: Sequence[bytes] | None = None) -> Trace:
 
     They are written when a request ends, so they are sorted by when it came. Requests
     that failed are left out. An answer of unknown length counts as one token.
+
+    What a hash of estimated text covers is a number of bytes; how many tokens that is,
+    was learned while the records were written. So the median over all of them counts
+    for each, and hashes that would then cover more than the prompt are left out.
 
     Raises:
         TraceError: The file or one of its lines cannot be read.
@@ -50,9 +56,8 @@ def read_records(path: Path, lines: Sequence[bytes] | None = None) -> Trace:
     if not records:
         raise TraceError(f"{path}: no request in it was answered")
     records.sort(key=lambda record: record.time)
-    start = records[0].time
-    requests = tuple(_request(record, record.time - start) for record in records)
-    size = records[0].block_size
+    start, size = records[0].time, _block_size(records)
+    requests = tuple(_request(record, record.time - start, size) for record in records)
     return Trace(path.name, size, requests, num_left_out=num_failed)
 
 
@@ -63,10 +68,13 @@ def _decode(line: bytes, earlier: Sequence[_Record]) -> _Record:
         raise ValueError(
             f"no access record ({error}); is the line cut short?"
         ) from error
-    if earlier and record.block_size != earlier[0].block_size:
+    if record.grade == "estimated":
+        return record
+    told = next((one.block_size for one in earlier if one.grade == "exact"), None)
+    if told not in (None, record.block_size):
         raise ValueError(
-            f"block_size is {record.block_size} (needed: {earlier[0].block_size}, as "
-            f"in the lines before; replay one model at a time)"
+            f"block_size is {record.block_size} (needed: {told}, as in the lines "
+            f"before; replay one model at a time)"
         )
     most = record.input_length // record.block_size
     if len(record.blocks) > most:
@@ -77,9 +85,15 @@ def _decode(line: bytes, earlier: Sequence[_Record]) -> _Record:
     return record
 
 
-def _request(record: _Record, time_s: float) -> TraceRequest:
+def _block_size(records: Sequence[_Record]) -> int:
+    exact = [one.block_size for one in records if one.grade == "exact"]
+    return exact[0] if exact else median_low(one.block_size for one in records)
+
+
+def _request(record: _Record, time_s: float, block_size: int) -> TraceRequest:
     output = 1 if record.output_length is None else record.output_length
-    blocks = tuple(int(block, 16) for block in record.blocks)
+    full = record.blocks[: record.input_length // block_size]
+    blocks = tuple(int(block, 16) for block in full)
     return TraceRequest(
         time_s, record.input_length, output, blocks, session=record.session
     )

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from random import Random
 
-from warmroute.policies.routing.base import Policy
+from warmroute.policies.routing.base import Candidate, Policy
 from warmroute.policies.routing.load import FleetLoad, Reservation
 from warmroute.proxy.replay.block_cache import BlockCache
 from warmroute.proxy.replay.history import History
+from warmroute.proxy.replay.intent import Intent
 from warmroute.proxy.replay.known_caches import KnownCaches
 from warmroute.proxy.replay.prefill_server import DECODE_TOKEN_S, PrefillServer
 from warmroute.proxy.replay.served import Served
@@ -77,21 +78,35 @@ class RoutedFleet:
     def __repr__(self) -> str:
         return f"<RoutedFleet {self._policy.name}, {len(self._candidates)} engines>"
 
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Return what the policy knows of each engine."""
+        return self._candidates
+
     def serve(self, request: TraceRequest, now: float) -> Served:
         """Route *request*, which comes at *now*, not before those served so far.
 
         O(engines + blocks).
         """
-        self._advance(now)
+        self.catch_up(now)
+        return self.send(request, self.plan(request, now), now)
+
+    def plan(self, request: TraceRequest, now: float) -> Intent:
+        """Choose an engine at *now*, to which all is caught up; reserve nothing."""
         prompt = request.prompt_tokens
         known = self._known.cached_tokens(request, now)
         query = self._load.query(prompt, now, request.session, like=self._candidates[0])
         query.blocks, query.block_tokens = request.blocks, self._block_tokens
         self._tell(known)
         index = self._policy.choose(query, self._candidates).index
-        candidate = self._candidates[index]
+        return Intent(index, self._candidates[index], known, prompt - known[index])
+
+    def send(self, request: TraceRequest, intent: Intent, now: float) -> Served:
+        """Send *request* where *intent* says; its times count from *now*."""
+        index, candidate, known, uncached = intent
+        prompt = request.prompt_tokens
         cached = self._caches[index].cached_tokens(request)
-        reservation = self._load.reserve(candidate, prompt, prompt - known[index], now)
+        reservation = self._load.reserve(candidate, prompt, uncached, now)
         ttft_s = self._servers[index].serve(prompt - cached, now)
         self._caches[index].admit(request)
         self._known.admitted(index, request, now)
@@ -119,7 +134,7 @@ class RoutedFleet:
         self._num_events += 1
         heappush(self._events, (at, self._num_events, reservation, output))
 
-    def _advance(self, now: float) -> None:
+    def catch_up(self, now: float) -> None:
         """Let everything happen that happens until *now*."""
         events = self._events
         while events and events[0][0] <= now:

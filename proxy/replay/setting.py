@@ -29,6 +29,8 @@ class Setting:
         view: What the router knows of the caches.
         slow: By number, how many times slower an engine is than the others.
         misjudged: By number, how many times faster the router believes an engine.
+        mislearned: By number, how many times faster it was until the replay began.
+        queue: Order of the router's queue; None holds nothing back.
         dies_at: By number, when an engine stops for good.
     """
 
@@ -46,3 +48,5 @@ class Setting:
     slow: Mapping[int, float] = field(default_factory=dict)
     misjudged: Mapping[int, float] = field(default_factory=dict)
     dies_at: Mapping[int, float] = field(default_factory=dict)
+    mislearned: Mapping[int, float] = field(default_factory=dict)
+    queue: str | None = None

@@ -80,6 +80,7 @@ class WhatIf:
             capacity_tokens=capacity,
             slow={},
             misjudged={},
+            mislearned={},
             dies_at={},
         )
         trace = self._trace

@@ -1,11 +1,5 @@
-"""Traces: which requests are sampled, and how their spans leave."""
+"""Traces: which requests are kept, and how their spans leave."""
 
-from warmroute.proxy.telemetry.tracer import (
-    Tracer,
-    build_tracer,
-)
+from warmroute.proxy.telemetry.tracer import Tracer
 
-__all__ = [
-    "Tracer",
-    "build_tracer",
-]
+__all__ = ["Tracer"]

@@ -1,4 +1,4 @@
-"""Export of ended traces by OTLP over HTTP; needs the ``otel`` extra."""
+"""Export of kept traces by OTLP; needs the ``otel`` extra, or ``otel-grpc``."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,8 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event as SdkEvent
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
@@ -17,11 +17,16 @@ from opentelemetry.sdk.trace.export import (
     SpanExportResult,
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status, StatusCode
+from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
-from warmroute.proxy.telemetry.request_trace import RequestTrace, Span
+from warmroute.proxy.telemetry.collector import GRPC, Collector
+from warmroute.proxy.telemetry.request_trace import RequestTrace
+from warmroute.proxy.telemetry.span import Span
+from warmroute.proxy.telemetry.span_tree import SpanTree
 
 _UNSET = Status(StatusCode.UNSET)
+_MAX_POSTED = 512
+_QUEUED = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
 
 logger = logging.getLogger(__name__)
 
@@ -59,34 +64,124 @@ class WatchedExporter(SpanExporter):
         return self._exporter.force_flush(timeout_millis)
 
 
-class OtlpSink:
-    """Queue ended traces for a thread that posts them in batches.
+def open_exporter(collector: Collector) -> SpanExporter:
+    """Return what speaks the collector's protocol; connects on the first export.
 
-    The queue is bounded (OTEL_BSP_MAX_QUEUE_SIZE) and drops the oldest spans: a
-    dead collector costs traces, never requests.
+    Raises:
+        ImportError: The extra that speaks it is not installed.
+    """
+    if collector.protocol == GRPC:
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
+
+        return grpc.OTLPSpanExporter(endpoint=collector.url)
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
+
+    return http.OTLPSpanExporter(endpoint=collector.url)
+
+
+class KeptTrace(ReadableSpan):
+    """A trace in the SDK's queue, in place of its spans until they are sent.
+
+    Requests then only queue their marks, and spans are built many at a time, in the
+    thread that sends them: one here and one there costs twice as much.
+    """
+
+    def __init__(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
+        self.trace = trace
+        self.kept = kept
+        self.wall_offset_ns = wall_offset_ns
+
+    @property
+    def context(self) -> SpanContext:
+        """Return one that is sampled: all that the queue looks at."""
+        return _QUEUED
+
+
+class SpanBuilder(SpanExporter):
+    """Turn kept traces into spans, and hand them on.
 
     Args:
-        url: Where traces are posted; None takes the OTEL_* variables.
+        exporter: Gets the spans.
+        tree: Builds them.
         version: Version of warmroute, for the resource and the scope.
     """
 
-    __slots__ = ("_exporter", "_processor", "_resource", "_scope")
+    __slots__ = ("_exporter", "_resource", "_scope", "_tree")
 
-    def __init__(self, url: str | None, version: str) -> None:
-        # The SDK logs every failed batch and every dropped span; the watched
-        # exporter says the same once.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        self._exporter = WatchedExporter(OTLPSpanExporter(endpoint=url))
-        self._processor = BatchSpanProcessor(self._exporter)
+    def __init__(self, exporter: SpanExporter, tree: SpanTree, version: str) -> None:
+        self._exporter = exporter
+        self._tree = tree
         self._resource = _resource(version)
         self._scope = InstrumentationScope("warmroute", version)
 
-    def write(self, trace: RequestTrace) -> None:
-        """Queue the spans of *trace*; never blocks."""
-        parent = trace.parent
-        for span in trace.spans:
-            self._processor.on_end(self._readable(span, parent, trace.wall_offset_ns))
-            parent = trace.server.context
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export all spans of the kept traces; called by the processor's thread."""
+        built = [
+            self._readable(span, kept.wall_offset_ns)
+            for kept in spans
+            if isinstance(kept, KeptTrace)
+            for span in self._tree.spans(kept.trace, kept.kept)
+        ]
+        result = SpanExportResult.SUCCESS
+        for at in range(0, len(built), _MAX_POSTED):
+            sent = self._exporter.export(built[at : at + _MAX_POSTED])
+            if sent is not SpanExportResult.SUCCESS:
+                result = sent
+        return result
+
+    def shutdown(self) -> None:
+        """Close the exporter; a retry that waits is cut short."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Flush the exporter."""
+        return self._exporter.force_flush(timeout_millis)
+
+    def _readable(self, span: Span, offset_ns: int) -> ReadableSpan:
+        status = _UNSET if span.error is None else Status(StatusCode.ERROR, span.error)
+        return ReadableSpan(
+            name=span.name,
+            context=span.context,
+            parent=span.parent,
+            resource=self._resource,
+            attributes=span.attributes,
+            events=[
+                SdkEvent(one.name, one.attributes, offset_ns + round(one.at_s * 1e9))
+                for one in span.events
+            ],
+            kind=span.kind,
+            status=status,
+            start_time=offset_ns + round(span.start_s * 1e9),
+            end_time=offset_ns + round(span.end_s * 1e9),
+            instrumentation_scope=self._scope,
+        )
+
+
+class OtlpSink:
+    """Queue kept traces for a thread that posts them in batches.
+
+    The queue is bounded (OTEL_BSP_MAX_QUEUE_SIZE) and drops the oldest traces: a
+    dead collector costs traces, never requests.
+
+    Args:
+        exporter: Sends what is queued.
+        tree: Builds the spans.
+        version: Version of warmroute, for the resource and the scope.
+    """
+
+    __slots__ = ("_exporter", "_processor")
+
+    def __init__(self, exporter: SpanExporter, tree: SpanTree, version: str) -> None:
+        # The SDK logs every failed batch and every dropped span; the watched
+        # exporter says the same once.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        watched = WatchedExporter(exporter)
+        self._exporter = SpanBuilder(watched, tree, version)
+        self._processor = BatchSpanProcessor(self._exporter)
+
+    def write(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
+        """Queue a trace; never blocks."""
+        self._processor.on_end(KeptTrace(trace, kept, wall_offset_ns))
 
     async def close(self, timeout_s: float) -> bool:
         """Flush for at most *timeout_s*; return whether the queue was emptied."""
@@ -95,23 +190,6 @@ class OtlpSink:
         flushed = await _in_daemon(self._processor.force_flush, timeout_s)
         self._exporter.shutdown()
         return await _in_daemon(self._processor.shutdown, 0.5) and flushed
-
-    def _readable(
-        self, span: Span, parent: SpanContext | None, offset_ns: int
-    ) -> ReadableSpan:
-        status = _UNSET if span.error is None else Status(StatusCode.ERROR, span.error)
-        return ReadableSpan(
-            name=span.name,
-            context=span.context,
-            parent=parent,
-            resource=self._resource,
-            attributes=span.attributes,
-            kind=span.kind,
-            status=status,
-            start_time=offset_ns + round(span.start_s * 1e9),
-            end_time=offset_ns + round(span.end_s * 1e9),
-            instrumentation_scope=self._scope,
-        )
 
 
 def _resource(version: str) -> Resource:

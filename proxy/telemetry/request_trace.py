@@ -1,88 +1,170 @@
-"""The three spans of one sampled request."""
+"""Marks of one request, cheap enough to be taken of requests that nobody keeps.
 
-from collections.abc import Sequence
-from typing import Protocol
+Whether a request was slow, failed or mispredicted shows at its end; so every request
+leaves marks, and only the traces that are kept become spans (`span_tree`).
+"""
 
-from opentelemetry.trace import SpanContext, SpanKind
+import random
+from typing import TYPE_CHECKING, Protocol
 
+from opentelemetry.trace import SpanContext
+
+from warmroute.proxy.fleet.backend import Backend
+from warmroute.proxy.http.watch import Usage
 from warmroute.proxy.ledger.decision import Decision
-from warmroute.proxy.telemetry import span_names as names
+from warmroute.proxy.prompt.prompt import Prompt
+from warmroute.proxy.telemetry.answer_facts import AnswerFacts, read_answer
+from warmroute.proxy.telemetry.request_facts import input_messages, sampling_facts
+from warmroute.proxy.view.mirror import Mirror
 
-Attribute = str | bool | int | float | Sequence[str]
-
-_MAX_TEXT = 256
-
-
-class Span:
-    """One span as plain facts, until its trace is exported."""
-
-    __slots__ = ("attributes", "context", "end_s", "error", "kind", "name", "start_s")
-
-    def __init__(
-        self, name: str, kind: SpanKind, context: SpanContext, start_s: float
-    ) -> None:
-        self.name = name
-        self.kind = kind
-        self.context = context
-        self.start_s = start_s
-        self.end_s = start_s
-        self.error: str | None = None
-        self.attributes: dict[str, Attribute] = {}
-
-    def fail(self, error_type: str) -> None:
-        """Mark the span as an error of *error_type*."""
-        self.error = error_type
-        self.attributes[names.ERROR_TYPE] = error_type
-
-    def __repr__(self) -> str:
-        return f"<Span {self.name!r} {self.error or 'ok'}>"
+if TYPE_CHECKING:
+    from warmroute.proxy.telemetry.tracer import HeadFacts
 
 
-class Exporting(Protocol):
-    """What a trace needs from its tracer."""
+class Attempt:
+    """One sending of a request to a backend.
 
-    def context(self, trace_id: int) -> SpanContext:
-        """Return a fresh sampled span context of *trace_id*."""
-        ...
-
-    def export(self, trace: "RequestTrace") -> None:
-        """Take over the spans of an ended trace; never blocks or raises."""
-        ...
-
-
-class RequestTrace:
-    """Collect the SERVER, route and CLIENT spans of one sampled request.
-
-    All times are seconds of the caller's monotonic clock; *wall_offset_ns*
-    turns them into Unix time. Nothing here does I/O, and a trace that is never
-    ended is simply never exported.
+    Attributes:
+        backend: Where it went.
+        kind: Shape of the body, such as ``chat``.
+        model: As the body names it.
+        stream: Whether the answer comes as events.
+        max_tokens: Bound on the answer.
+        session: Key of affinity.
+        mirror: The view of the backend, when something was entered in it.
+        view: The view's source at the dispatch.
+        discount: Share of the view's promises that was believed then.
+        number: Counts the attempts of the request, from 1.
+        span_id: Of its CLIENT span; 0 until somebody needs it.
+        start_s: When it was sent.
+        end_s: When it failed; None for the last one, which ends with the request.
+        first_token_s: When the first token came.
+        error: Why it failed.
     """
 
     __slots__ = (
-        *("_attempt", "_ended", "_exporter", "parent", "server", "spans"),
-        *("trace_id", "wall_offset_ns"),
+        *("backend", "discount", "end_s", "error", "first_token_s", "kind"),
+        *("max_tokens", "mirror", "model", "number", "session", "span_id"),
+        *("start_s", "stream", "view"),
     )
 
     def __init__(
         self,
-        exporter: Exporting,
-        server: Span,
-        parent: SpanContext | None,
-        wall_offset_ns: int,
+        backend: Backend,
+        prompt: Prompt,
+        session: str | None,
+        mirror: Mirror | None,
+        number: int,
+        start_s: float,
     ) -> None:
-        self._exporter = exporter
-        self._attempt: Span | None = None
-        self._ended = False
-        self.parent = parent
-        self.server = server
-        self.spans = [server]
-        self.trace_id = server.context.trace_id
-        self.wall_offset_ns = wall_offset_ns
+        self.backend = backend
+        # The prompt itself may be large, and marks wait for their export.
+        self.kind = prompt.kind
+        self.model = prompt.model
+        self.stream = prompt.stream
+        self.max_tokens = prompt.max_tokens
+        self.session = session
+        self.mirror = mirror
+        self.view = "none" if mirror is None else mirror.source
+        self.discount = 1.0 if mirror is None else mirror.trust.discount
+        self.number = number
+        self.span_id = 0
+        self.start_s = start_s
+        self.end_s: float | None = None
+        self.first_token_s: float | None = None
+        self.error: str | None = None
 
-    @property
-    def trace_hex(self) -> str:
-        """Return the trace id as logs and UIs write it."""
-        return f"{self.trace_id:032x}"
+    def __repr__(self) -> str:
+        return f"<Attempt {self.number} {self.backend.name} {self.error or 'ok'}>"
+
+
+class Route:
+    """What a decision was before the answer corrected it."""
+
+    __slots__ = (
+        *("block_size", "decision", "end_s", "index", "prompt_tokens"),
+        *("reason", "start_s"),
+    )
+
+    def __init__(
+        self,
+        decision: Decision,
+        start_s: float,
+        end_s: float,
+        block_size: int | None,
+    ) -> None:
+        self.decision = decision
+        self.start_s = start_s
+        self.end_s = end_s
+        self.block_size = block_size
+        self.index = decision.index
+        self.reason = decision.reason
+        self.prompt_tokens = decision.prompt_tokens
+
+    def __repr__(self) -> str:
+        return f"<Route {self.decision!r}>"
+
+
+class Judging(Protocol):
+    """What a trace needs from its tracer."""
+
+    def ended(self, trace: "RequestTrace") -> None:
+        """Keep an ended trace, or drop it; never blocks or raises."""
+        ...
+
+
+class RequestTrace:
+    """Marks of one request, on the caller's monotonic clock, in seconds.
+
+    Nothing here does I/O, and a trace that is never ended is never exported.
+
+    Attributes:
+        trace_id: Its trace, when it was sampled from the start; else None.
+        parent: The client's span.
+        route_mark: The decision, when there was one.
+        attempts: In order.
+        status: That the client got.
+        error_type: Our stable code, when the request failed.
+        usage: What the engine reported.
+        body: The body as the engine got it.
+        degraded: View and discount of the last attempt, if they fell by its end.
+        asked: What the body says of sampling.
+        messages: The prompt, where it is told.
+        answer: Who answered, and why the answer ended.
+    """
+
+    __slots__ = (
+        *("_tracer", "answer", "asked", "attempts", "body", "degraded", "end_s"),
+        *("error_type", "head", "messages", "parent", "peer", "route_mark"),
+        *("start_s", "status", "trace_id", "usage"),
+    )
+
+    def __init__(
+        self,
+        tracer: Judging,
+        head: "HeadFacts",
+        peer: bytes,
+        parent: SpanContext | None,
+        trace_id: int | None,
+        start_s: float,
+    ) -> None:
+        self._tracer = tracer
+        self.head = head
+        self.peer = peer
+        self.parent = parent
+        self.trace_id = trace_id
+        self.start_s = start_s
+        self.end_s: float | None = None
+        self.route_mark: Route | None = None
+        self.attempts: list[Attempt] = []
+        self.status = 0
+        self.error_type: str | None = None
+        self.usage: Usage | None = None
+        self.body = b""
+        self.degraded: tuple[str, float] | None = None
+        self.asked: dict[str, float] = {}
+        self.messages: str | None = None
+        self.answer: AnswerFacts | None = None
 
     def route(
         self,
@@ -92,157 +174,89 @@ class RequestTrace:
         *,
         block_size: int | None = None,
     ) -> None:
-        """Add the ``warmroute.route`` span of a decision."""
-        span = self._child(names.ROUTE_SPAN, SpanKind.INTERNAL, start_s)
-        span.end_s = end_s
-        cost = decision.cost(decision.index)
-        self.server.attributes[names.REQUEST_ID] = decision.request_id
-        span.attributes.update(
-            {
-                names.POLICY: decision.policy,
-                names.CANDIDATES: len(decision.roster.routable),
-                names.BACKEND: decision.chosen,
-                names.REASON: decision.reason,
-                names.GRADE: decision.grade,
-            }
-        )
-        if cost is not None:
-            span.attributes[names.SCORE] = cost[3]
-        if block_size:
-            span.attributes.update(_blocks(decision, block_size))
+        """Note the first decision; later ones are attempts."""
+        self.route_mark = Route(decision, start_s, end_s, block_size)
 
     def attempt(
         self,
-        decision: Decision,
+        backend: Backend,
+        prompt: Prompt,
+        session: str | None,
+        mirror: Mirror | None,
+        number: int,
         now: float,
-        *,
-        kind: str,
-        engine: str,
-        host: str,
-        port: int,
-        stream: bool = False,
-        max_tokens: int | None = None,
-        session: str | None = None,
-    ) -> str:
-        """Start the CLIENT span of an attempt.
-
-        A previous attempt that is still open ends here as failed.
+    ) -> bytes | None:
+        """Note that the request is sent to *backend*.
 
         Returns:
-            The ``traceparent`` to send to the engine instead of the client's.
+            The ``traceparent`` to send in place of the client's; None when the
+            request is not sampled, and headers pass as they came.
         """
-        if self._attempt is not None:
+        if self.attempts and self.attempts[-1].end_s is None:
             self.attempt_failed("retried", now)
-        operation = names.OPERATIONS.get(kind, kind)
-        name = f"{operation} {decision.model}" if decision.model else operation
-        span = self._attempt = self._child(name, SpanKind.CLIENT, now)
-        span.attributes.update(
-            {
-                names.OPERATION: operation,
-                names.PROVIDER: engine,
-                names.REQUEST_STREAM: stream,
-                names.SERVER_ADDRESS: host,
-                names.SERVER_PORT: port,
-            }
-        )
-        _add(span, names.REQUEST_MODEL, decision.model)
-        _add(span, names.REQUEST_MAX_TOKENS, max_tokens)
-        _add(span, names.CONVERSATION, session and session[:_MAX_TEXT])
-        if decision.attempts > 1:
-            span.attributes[names.HTTP_RESEND] = decision.attempts - 1
-        return f"00-{self.trace_id:032x}-{span.context.span_id:016x}-01"
+        attempt = Attempt(backend, prompt, session, mirror, number, now)
+        self.attempts.append(attempt)
+        if self.trace_id is None:
+            return None
+        attempt.span_id = random.getrandbits(64) | 1
+        return b"00-%032x-%016x-01" % (self.trace_id, attempt.span_id)
 
     def attempt_failed(self, error_type: str, now: float) -> None:
-        """End the CLIENT span of an attempt that brought no answer."""
-        span, self._attempt = self._attempt, None
-        if span is not None:
-            span.end_s = now
-            span.fail(error_type)
+        """Note that the attempt brought no answer."""
+        if self.attempts and self.attempts[-1].end_s is None:
+            attempt = self.attempts[-1]
+            attempt.end_s, attempt.error = now, error_type
 
     def first_token(self, now: float) -> None:
         """Note when the first token of the attempt came."""
-        if self._attempt is not None:
-            self._attempt.attributes[names.FIRST_CHUNK_S] = now - self._attempt.start_s
+        if self.attempts:
+            self.attempts[-1].first_token_s = now
 
     def end(
         self,
         now: float,
         status: int,
-        *,
-        decision: Decision | None = None,
         error_type: str | None = None,
-        response_id: str | None = None,
-        response_model: str | None = None,
-        finish_reasons: Sequence[str] = (),
+        usage: Usage | None = None,
+        body: bytes = b"",
     ) -> None:
-        """End all spans and hand them to the exporter; the first call counts.
-
-        Args:
-            now: The end, on the monotonic clock.
-            status: The status the client got.
-            decision: The settled decision, when there was one.
-            error_type: Our stable code, when the request failed.
-            response_id: The id in the engine's answer.
-            response_model: The model in the engine's answer.
-            finish_reasons: One for each choice of the answer.
-        """
-        if self._ended:
+        """End the request and let the tracer judge; the first call counts."""
+        if self.end_s is not None:
             return
-        self._ended = True
-        if self._attempt is not None:
-            span = self._attempt
-            _add(span, names.RESPONSE_ID, response_id)
-            _add(span, names.RESPONSE_MODEL, response_model)
-            _add(span, names.FINISH_REASONS, tuple(finish_reasons) or None)
-            _finish_client(span, now, status, decision, error_type)
-        self.server.end_s = now
-        self.server.attributes[names.HTTP_STATUS] = status
-        if status >= 500 or (error_type is not None and status < 400):
-            self.server.fail(error_type or str(status))
-        elif error_type is not None:
-            self.server.attributes[names.ERROR_TYPE] = error_type
-        self._exporter.export(self)
+        self.end_s = now
+        self.status = status
+        self.error_type = error_type
+        self.usage = usage
+        self.body = body
+        self._tracer.ended(self)
 
-    def _child(self, name: str, kind: SpanKind, start_s: float) -> Span:
-        span = Span(name, kind, self._exporter.context(self.trace_id), start_s)
-        self.spans.append(span)
-        return span
+    def digest(self, *, prompts: bool) -> None:
+        """Read what is told of body, answer and view, and let go of them.
+
+        What waits for its export is small then, whatever the client sent.
+        """
+        self.asked = sampling_facts(self.body)
+        if prompts:
+            self.messages = input_messages(self.body)
+        self.body = b""
+        if self.usage is not None:
+            self.answer = read_answer(self.usage.ending)
+            self.usage.ending = b""
+        if self.attempts:
+            self.degraded = _degraded(self.attempts[-1])
+        for attempt in self.attempts:
+            attempt.mirror = None
 
     def __repr__(self) -> str:
-        return f"<RequestTrace {self.trace_hex} spans={len(self.spans)}>"
+        kind = "unsampled" if self.trace_id is None else f"{self.trace_id:032x}"
+        return f"<RequestTrace {kind} attempts={len(self.attempts)}>"
 
 
-def _add(span: Span, key: str, value: Attribute | None) -> None:
-    if value is not None:
-        span.attributes[key] = value
-
-
-def _blocks(decision: Decision, block_size: int) -> dict[str, Attribute]:
-    return {
-        names.BLOCK_SIZE: block_size,
-        names.PROMPT_BLOCKS: decision.prompt_tokens // block_size,
-        names.MATCHED_BLOCKS: decision.predicted_tokens // block_size,
-        names.BEST_MATCHED_BLOCKS: decision.best_tokens // block_size,
-    }
-
-
-def _finish_client(
-    span: Span,
-    now: float,
-    status: int,
-    decision: Decision | None,
-    error_type: str | None,
-) -> None:
-    span.end_s = now
-    span.attributes[names.HTTP_STATUS] = status
-    if status >= 400 or error_type is not None:
-        span.fail(error_type or str(status))
-    if decision is None or decision.tokens is None:
-        return
-    predicted, cached = decision.predicted_tokens, decision.cached_tokens
-    span.attributes[names.INPUT_TOKENS] = decision.prompt_tokens
-    span.attributes[names.PREDICTED_TOKENS] = predicted
-    _add(span, names.OUTPUT_TOKENS, decision.output_tokens)
-    _add(span, names.CACHED_TOKENS, cached)
-    if cached is not None:
-        span.attributes[names.PREDICTION_ERROR] = predicted - cached
+def _degraded(attempt: Attempt) -> tuple[str, float] | None:
+    mirror = attempt.mirror
+    if mirror is None:
+        return None
+    discount = min(attempt.discount, mirror.trust.discount)
+    if discount < 1.0 or mirror.source != attempt.view:
+        return mirror.source, discount
+    return None

@@ -18,12 +18,20 @@ class Sampler:
 
     The ratio is taken of the low 64 bits of the trace id, as the SDK does, so
     that services with the same ratio agree about a trace.
+
+    Args:
+        ratio: Share of the traces that are kept.
+        parent_based: Whether a client's decision counts.
+        is_off: Whether nothing is to be kept, however unusual.
     """
 
-    __slots__ = ("_bound", "_parent_based", "ratio")
+    __slots__ = ("_bound", "_parent_based", "is_off", "ratio")
 
-    def __init__(self, ratio: float, *, parent_based: bool = True) -> None:
+    def __init__(
+        self, ratio: float, *, parent_based: bool = True, is_off: bool = False
+    ) -> None:
         self.ratio = ratio
+        self.is_off = is_off
         self._bound = round(ratio * (1 << 64))
         self._parent_based = parent_based
 
@@ -36,6 +44,10 @@ class Sampler:
         else:
             trace_id = parent.trace_id
         return trace_id if trace_id & _LOW_64 < self._bound else None
+
+    def name(self, parent: SpanContext | None) -> str:
+        """Return what kept a sampled request: ``parent`` or ``ratio``."""
+        return "parent" if self._parent_based and parent is not None else "ratio"
 
     def __repr__(self) -> str:
         kind = "parent-based " if self._parent_based else ""
@@ -60,7 +72,9 @@ def choose_sampler(sample: float, environ: Mapping[str, str]) -> Sampler:
         )
     ratio = _RATIOS[kind]
     return Sampler(
-        _read_ratio(environ) if ratio is None else ratio, parent_based=parent_based
+        _read_ratio(environ) if ratio is None else ratio,
+        parent_based=parent_based,
+        is_off=name == "always_off",
     )
 
 

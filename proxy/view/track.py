@@ -179,7 +179,7 @@ class Track:
 
     def _seed(self, event: Stored) -> int:
         extras = _words(event, 0)
-        salt = extras[0] if len(extras) == 1 else None
+        salt = extras[0] if len(extras) == 1 else event.cache_salt
         return self._root(event.lora_name, salt)
 
     def _hash(self, event: Stored, seed: int) -> list[int]:

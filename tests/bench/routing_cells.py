@@ -9,6 +9,7 @@ session a line as docs/replay.md describes).
 
     python tests/bench/routing_cells.py --data DIR --seeds 4
     python tests/bench/routing_cells.py --data DIR --cells conversation --seeds 1
+    python tests/bench/routing_cells.py --data DIR --cells "fifo 3M load 1.3"
 """
 
 import argparse
@@ -22,9 +23,11 @@ from pathlib import Path
 from statistics import fmean
 
 from warmroute.proxy.replay.comparison import Comparison
-from warmroute.proxy.replay.engine_constants import EngineConstants
+from warmroute.proxy.replay.engine_constants import choose_constants
 from warmroute.proxy.replay.figures import Figures, half_width
 from warmroute.proxy.replay.offered import offered_load
+from warmroute.proxy.replay.options import by_engine, named
+from warmroute.proxy.replay.routed import backend_names
 from warmroute.proxy.replay.setting import Setting
 from warmroute.proxy.replay.trace import Trace
 from warmroute.proxy.replay.traces import read_trace
@@ -62,20 +65,24 @@ class Cell:
         """Return which trace it plays."""
         return "agents" if self.group == "agents" else "conversation"
 
-    def setting(self, trace: Trace, backends: int, seeds: int) -> Setting:
+    def setting(self, trace: Trace, options: argparse.Namespace) -> Setting:
         """Return the fleet, with the speed that makes the load."""
-        batching = None if self.group == "fifo" else EngineConstants()
-        if trace.sessions:
-            return Setting(
-                backends,
-                self.capacity,
-                seeds=seeds,
-                batching=batching,
-                sessions=int(self.load),
-            )
+        backends = options.backends
         whole = Setting(
-            backends, self.capacity, jitter_s=JITTER_S, seeds=seeds, batching=batching
+            backends,
+            self.capacity,
+            jitter_s=JITTER_S,
+            seeds=options.seeds,
+            batching=(
+                None
+                if self.group == "fifo"
+                else choose_constants(None, options.constant or ())
+            ),
+            slow=by_engine("--slow", options.slow, backend_names(backends)),
         )
+        batching = whole.batching
+        if trace.sessions:
+            return replace(whole, jitter_s=0.0, sessions=int(self.load))
         load = offered_load(trace, whole)
         assert load is not None
         if batching is None:  # the trace at its own speed, as published figures have it
@@ -118,11 +125,11 @@ def batching_cells(
     cells: Sequence[Cell], traces: dict[str, Trace], options: argparse.Namespace
 ) -> None:
     """Print every cell against the other rule, then all of them together."""
-    seeds, other = options.seeds, options.against
+    other = options.against
     over_all: dict[str, list[list[float]]] = {name: [] for name in (*RATIOS, "good")}
     for cell in cells:
         trace = traces[cell.trace]
-        setting = cell.setting(trace, options.backends, seeds)
+        setting = cell.setting(trace, options)
         (theirs, ours), _ = Comparison(trace, setting).run(
             [other, options.policy], with_oracles=False
         )
@@ -155,11 +162,12 @@ def batching_cells(
             print(f"  {name} {_mean(means)}, worst cell {max(map(fmean, rows)):.2f}")
 
 
-def fifo_cells(traces: dict[str, Trace], options: argparse.Namespace) -> None:
+def fifo_cells(
+    cells: Sequence[Cell], trace: Trace, options: argparse.Namespace
+) -> None:
     """Print the mean TTFT over that of the best peer, and of the pooled oracle."""
-    trace = traces["conversation"]
-    for cell in FIFO:
-        setting = cell.setting(trace, options.backends, options.seeds)
+    for cell in cells:
+        setting = cell.setting(trace, options)
         routed, oracles = Comparison(trace, setting).run(
             [*PEERS, "round_robin", "least_tokens", options.policy]
         )
@@ -200,19 +208,24 @@ def main() -> int:
     add("--policy", default="expected_ttft")
     add("--against", default="weighted_scores")
     add("--max-think", type=float, default=300.0)
+    add("--constant", action="append", type=named("=", 1e12), help="NAME=VALUE")
+    add("--slow", action="append", type=named("=", 1000.0), help="engine-0=2")
     options = parser.parse_args()
     started = time.monotonic()
     traces = read_traces(options.data, options.max_think)
     wanted = options.cells.split(",")
-    cells = [
-        cell
-        for cell in BATCHING
-        if cell.trace in traces and any(one in str(cell) for one in wanted)
-    ]
-    if cells:
-        batching_cells(cells, traces, options)
-    if "fifo" in wanted:
-        fifo_cells(traces, options)
+    batching, fifo = (
+        [
+            cell
+            for cell in group
+            if cell.trace in traces and any(one in str(cell) for one in wanted)
+        ]
+        for group in (BATCHING, FIFO)
+    )
+    if batching:
+        batching_cells(batching, traces, options)
+    if fifo:
+        fifo_cells(fifo, traces["conversation"], options)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{time.monotonic() - started:.0f} s, {peak_mib:.0f} MiB at most")
     return 0

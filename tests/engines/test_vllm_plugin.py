@@ -45,7 +45,7 @@ async def test_every_verb_is_probed(engine: PluginEngine) -> None:
     verbs = (await engine.kv("capabilities"))["verbs"]
     assert set(verbs) == set(VERBS)
     works = {verb for verb, told in verbs.items() if told is True}
-    assert works >= {*VERBS} - {"offload", "restore", "budget"}
+    assert works >= {*VERBS} - {"offload", "restore"}
     assert all(
         str(told).startswith("unsupported: ")
         for verb, told in verbs.items()

@@ -1,15 +1,21 @@
-"""A real OTLP/HTTP trace receiver on a loopback socket."""
+"""Real OTLP trace receivers on loopback sockets: over HTTP, and over gRPC."""
 
 import asyncio
 import gzip
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import grpc
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 KINDS = {
@@ -20,11 +26,11 @@ KINDS = {
 
 
 class ReceivedSpan:
-    """One span as a collector sees it."""
+    """One span as a collector sees it; events are (name, ns, attributes)."""
 
     def __init__(self, span: Span) -> None:
         self.name = span.name
-        self.kind = KINDS[span.kind]
+        self.kind = KINDS.get(span.kind, "other")
         self.trace_id = span.trace_id.hex()
         self.span_id = span.span_id.hex()
         self.parent_id = span.parent_span_id.hex()
@@ -32,7 +38,11 @@ class ReceivedSpan:
         self.end_ns = span.end_time_unix_nano
         self.is_error = span.status.code == Status.STATUS_CODE_ERROR
         self.message = span.status.message
-        self.attributes = {pair.key: _value(pair.value) for pair in span.attributes}
+        self.attributes = _attributes(span.attributes)
+        self.events = [
+            (one.name, one.time_unix_nano, _attributes(one.attributes))
+            for one in span.events
+        ]
 
 
 class OtlpReceiver:
@@ -73,6 +83,13 @@ class OtlpReceiver:
         async with asyncio.timeout(timeout_s), self._arrived:
             await self._arrived.wait_for(lambda: len(self.spans) >= num_spans)
 
+    async def wait_until(
+        self, holds: Callable[[], bool], timeout_s: float = 10
+    ) -> None:
+        """Return once *holds* says so; asked whenever something arrives."""
+        async with asyncio.timeout(timeout_s), self._arrived:
+            await self._arrived.wait_for(holds)
+
     async def wait_for_post(self, timeout_s: float = 10) -> None:
         """Return once anything was posted."""
         async with asyncio.timeout(timeout_s), self._arrived:
@@ -106,11 +123,37 @@ class OtlpReceiver:
 
     def _keep(self, posted: ExportTraceServiceRequest) -> None:
         for group in posted.resource_spans:
-            self.resource = {
-                pair.key: _value(pair.value) for pair in group.resource.attributes
-            }
+            self.resource = _attributes(group.resource.attributes)
             for scope in group.scope_spans:
                 self.spans += [ReceivedSpan(span) for span in scope.spans]
+
+
+class GrpcReceiver(OtlpReceiver, TraceServiceServicer):
+    """The same over gRPC."""
+
+    async def __aenter__(self) -> "GrpcReceiver":
+        self._server = grpc.aio.server()
+        add_TraceServiceServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        self.url = f"http://127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._server.stop(None)
+
+    async def Export(
+        self, request: ExportTraceServiceRequest, context: Any
+    ) -> ExportTraceServiceResponse:
+        async with self._arrived:
+            self.paths.append("Export")
+            self._keep(request)
+            self._arrived.notify_all()
+        return ExportTraceServiceResponse()
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: _value(pair.value) for pair in pairs}
 
 
 def _value(value: AnyValue) -> Any:

@@ -8,6 +8,8 @@ import pytest
 import yaml
 from conformance.rig import Rig, StartRig, answer_ok, chat, post
 
+from warmroute.proxy.replay.traces import read_trace
+
 SECRET = "the prompt of nobody else"
 
 
@@ -50,6 +52,21 @@ async def test_a_request_leaves_a_line_without_its_text(
     text = path.read_text()
     assert "nobody" not in text
     assert "carol" not in text
+
+
+async def test_replay_reads_what_was_written_without_a_tokenizer(
+    start_rig: StartRig, tmp_path: Path
+) -> None:
+    """Bytes a token are learned meanwhile, so that block sizes differ by line."""
+    rig = await start_rig(answer_ok, records="access.jsonl")
+    for number in range(4):
+        await ask(rig, f"r{number}")
+    await rig.app.close()
+    path = tmp_path / "access.jsonl"
+    assert len({line["block_size"] for line in lines(path)}) > 1
+    trace = read_trace(str(path))
+    assert len(trace.requests) == 4
+    assert trace.prompt_tokens == 4 * 9
 
 
 async def test_a_reload_turns_them_on_moves_them_and_turns_them_off(

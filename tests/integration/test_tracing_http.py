@@ -39,11 +39,13 @@ async def receiver() -> AsyncIterator[OtlpReceiver]:
         yield receiver
 
 
-async def serve(stage: Stage, script: Any, endpoint: str, **environ: str) -> Served:
+async def serve(
+    stage: Stage, script: Any, endpoint: str, settings: Any = None, **environ: str
+) -> Served:
     proxy = await stage.spawn(
         await stage.engine(script),
         environ={**SOON, **environ},
-        tracing={"endpoint": endpoint},
+        tracing={"endpoint": endpoint, **(settings or {})},
     )
     return await proxy.ready(1)
 
@@ -109,6 +111,53 @@ async def test_the_clients_word_on_sampling_is_kept(
     (sent,) = second.values("traceparent")
     client = spans["client"]
     assert sent == f"00-{client.trace_id}-{client.span_id}-01"
+
+
+async def test_a_failure_is_traced_although_nobody_sampled_it(
+    stage: Stage, receiver: OtlpReceiver
+) -> None:
+    """In the client's trace, which it had not sampled; good requests are not."""
+    proxy = await serve(stage, reset, receiver.url, {"sample": 0})
+    assert (await proxy.request(traced(STREAM, "00"))).status == 502
+    await receiver.wait_for(3)
+    server = by_kind(receiver.spans)["server"]
+    assert (server.trace_id, server.parent_id) == (TRACE, PARENT)
+    assert server.attributes["warmroute.sampled_by"] == "failed"
+
+
+async def test_a_slow_request_is_traced_although_nobody_sampled_it(
+    stage: Stage, receiver: OtlpReceiver
+) -> None:
+    """What is not slow is not: after it one comes that no limit calls slow."""
+    settings = {"sample": 0, "slow_s": 0.000001}
+    proxy = await serve(stage, stream_ok, receiver.url, settings)
+    assert (await proxy.request(post(STREAM))).status == 200
+    await receiver.wait_for(3)
+    spans = by_kind(receiver.spans)
+    assert spans["server"].attributes["warmroute.sampled_by"] == "slow"
+    assert stage.engines[0].requests[0].values("traceparent") == []
+    proxy.write(tracing={"endpoint": receiver.url, "sample": 0, "slow_s": 3600})
+    assert (await proxy.admin("/api/reload", "POST"))[0] == 200
+    assert (await proxy.request(post(STREAM))).status == 200
+    proxy.signal(signal.SIGTERM)
+    assert await proxy.ended() == 0
+    assert len(receiver.spans) == 3
+
+
+async def test_the_text_of_prompts_stays_here_unless_asked_for(
+    stage: Stage, receiver: OtlpReceiver
+) -> None:
+    """Only `prompts: true` puts it into the attempt's span."""
+    body = chat(messages=[{"role": "user", "content": "a secret"}])
+    proxy = await serve(stage, answer_ok, receiver.url)
+    for num_spans, prompts in ((3, False), (6, True)):
+        proxy.write(tracing={"endpoint": receiver.url, "prompts": prompts})
+        assert (await proxy.admin("/api/reload", "POST"))[0] == 200
+        assert (await proxy.request(post(body))).status == 200
+        await receiver.wait_for(num_spans)
+    told = ["a secret" in str(span.attributes) for span in receiver.spans]
+    assert told == [False] * 5 + [True]
+    assert "gen_ai.input.messages" in receiver.spans[5].attributes
 
 
 async def test_spans_are_flushed_at_the_end(

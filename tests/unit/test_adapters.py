@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from tests.unit.fake_engine import FakeEngine
@@ -13,6 +14,7 @@ from warmroute.adapters.base import BackendRefused, Endpoint, EngineFacts, Healt
 from warmroute.adapters.openai import OpenAIAdapter
 from warmroute.adapters.registry import adapters, detect
 from warmroute.adapters.sglang.client import SGLangAdapter
+from warmroute.adapters.sglang.questions import as_sglang_asks
 from warmroute.adapters.vllm.client import VLLMAdapter
 from warmroute.policies.errors import (
     BackendUnavailable,
@@ -148,6 +150,50 @@ class TestSGLang:
             block_size=16, capacity_tokens=4096, kv_usage=0.25, running=2, waiting=5
         )
         assert engine.calls["/get_server_info"] == 1
+
+    async def test_the_release_is_told_with_the_loads_where_info_has_none(
+        self, engines: Any, ask: Ask
+    ) -> None:
+        loads = {"version": "0.5.23", "loads": []}
+        engine = await engines("sglang", statuses={"/server_info": 404})
+        engine.bodies["/v1/loads"] = msgspec.json.encode(loads)
+        assert (await SGLangAdapter().facts(ask(engine))).version == "0.5.23"
+
+    @pytest.mark.parametrize(
+        ("given", "asked"),
+        [
+            ({"add_generation_prompt": True, "add_special_tokens": False}, {}),
+            (
+                {"add_generation_prompt": False, "add_special_tokens": False},
+                {"add_generation_prompt": False, "add_special_tokens": False},
+            ),
+            (
+                {"add_generation_prompt": False, "continue_final_message": True},
+                {"continue_final_message": True},
+            ),
+            ({"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": {"a": 1}}),
+        ],
+    )
+    def test_a_chat_is_asked_about_as_it_is_answered(
+        self, given: dict[str, object], asked: dict[str, object]
+    ) -> None:
+        message = {"role": "assistant", "content": "x", "reasoning": "y"}
+        renamed = {"role": "assistant", "content": "x", "reasoning_content": "y"}
+        question = as_sglang_asks({"messages": [message], **given})
+        assert question == {"messages": [renamed], **asked}
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"chat_template": "x"},
+            {"chat_template_kwargs": {"enable_thinking": True}},
+            {"chat_template_kwargs": {"reasoning_effort": "low"}},
+        ],
+    )
+    def test_a_chat_that_sglang_reads_otherwise_is_not_asked_about(
+        self, given: dict[str, object]
+    ) -> None:
+        assert as_sglang_asks({"messages": [], **given}) is None
 
     async def test_aborts_by_request_id(self, engines: Any, ask: Ask) -> None:
         engine = await engines("sglang")

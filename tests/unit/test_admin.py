@@ -35,11 +35,17 @@ class FakeLoad:
 
 
 @dataclass
+class FakeBreaker:
+    state: str = "open"
+
+
+@dataclass
 class FakeBackend:
     name: str
     url: str = "http://user:secret@10.0.0.1:8000/base"
     engine: str = "vllm"
     state: str = "up"
+    breaker: FakeBreaker = field(default_factory=FakeBreaker)
     incarnation: int = 3
     block_size: int | None = 16
     capacity_tokens: int | None = 4096
@@ -170,6 +176,8 @@ class TestState:
         fill(state.ledger)
         client = await opened(state)
         body = await (await client.get("/api/state")).json()
+        warnings = body.pop("warnings")
+        assert [one["code"] for one in warnings] == ["breaker_open"] * 2
         first = body.pop("backends")[0]
         assert first.pop("kv").keys() == set(KV_VERBS)
         assert first == {
@@ -177,6 +185,7 @@ class TestState:
             "url": "http://10.0.0.1:8000/base",
             "engine": "vllm",
             "state": "up",
+            "breaker": "open",
             "block_size": 16,
             "capacity_tokens": 4096,
             "kv_usage": 0.25,
@@ -208,7 +217,6 @@ class TestState:
             },
             "paid_twice_ratio": 0.32,
             "cache_killers": [],
-            "warnings": [],
             "queue": None,
             "shadow": None,
         }

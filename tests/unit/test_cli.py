@@ -1,6 +1,7 @@
 """The command line: what is printed where, and the exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -112,6 +113,16 @@ class TestCheckConfig:
     def test_urls_can_be_checked(self, capsys: Capture) -> None:
         assert main(["serve", "http://a", "--check-config"]) == 0
         assert "ok (1 backend, policy expected_ttft)" in capsys.readouterr().out
+
+
+def test_a_reader_that_left_ends_it_quietly() -> None:
+    """As with ``| head -1``: no traceback, and the code of SIGPIPE."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "warmroute.proxy.cli", "schema"]
+    with os.fdopen(writer, "wb") as sink:
+        done = subprocess.run(command, stdout=sink, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 class TestUsage:

@@ -13,6 +13,7 @@ from warmroute.proxy.console.explanation import explain
 from warmroute.proxy.console.overview import overview
 from warmroute.proxy.console.table import printable, seconds, size, table
 from warmroute.proxy.console.watch import Watch
+from warmroute.proxy.kv.admin_client import AdminClient as KVAdminClient
 
 Capture = pytest.CaptureFixture[str]
 
@@ -200,6 +201,13 @@ class TestOverview:
             *("b", "sglang", "down", "none", "-", "-", "0", "0", "0", "-", "-"),
         ]
 
+    def test_an_open_breaker_is_told_beside_the_state(self) -> None:
+        backend = {"name": "a", "engine": "vllm", "state": "up"}
+        closed = overview(state(backends=[{**backend, "breaker": "closed"}]))
+        text = overview(state(backends=[{**backend, "breaker": "half_open"}]))
+        assert "breaker" not in closed
+        assert "up, breaker half open" in text
+
     def test_names_what_breaks_prefixes(self) -> None:
         killer = {"sentence": "a timestamp at token 12", "example": "xxxx: 9999"}
         text = overview(state(cache_killers=[{**killer, "kind": "timestamp"}]))
@@ -299,6 +307,27 @@ class TestCommands:
         told = capsys.readouterr().err
         assert "no answer from the admin port at http://127.0.0.1:9" in told
         assert "--admin URL" in told
+
+    @pytest.mark.parametrize(
+        ("url", "base"),
+        [
+            ("http://h:9090/api/state?x=1", "http://h:9090"),
+            ("https://h/metrics", "https://h"),
+            ("h:9090/", "h:9090"),
+            ("http://h/warmroute/api/decisions/api", "http://h/warmroute"),
+            ("http://h:9090/#/prefixes", "http://h:9090"),
+        ],
+    )
+    def test_a_path_that_was_copied_along_is_passed_over(
+        self, url: str, base: str
+    ) -> None:
+        """A prefix in front of it stays: a reverse proxy may have put it there."""
+        assert AdminClient(url, {}).url == base
+        assert (
+            KVAdminClient(url)
+            .url.removeprefix("http://")
+            .endswith(base.removeprefix("http://"))
+        )
 
     @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:99999", "//"])
     def test_what_is_no_url_is_bad_usage(self, url: str, capsys: Capture) -> None:

@@ -55,7 +55,9 @@ def fill_state(**facts: Any) -> dict[str, Any]:
     """Return a state without a fault, but for *facts* of its only backend's view."""
     view = {"source": "events", "status": "live", "lag_s": 0.01, "discount": 1.0}
     return {
-        "backends": [{"name": "a", "state": "up", "view": view | facts}],
+        "backends": [
+            {"name": "a", "state": "up", "breaker": "closed", "view": view | facts}
+        ],
         "index": {"bytes": 10, "cap_bytes": 100},
         "tokens": {
             **{"prompt": 100_000, "hit": 90_000, "cold": 10_000},
@@ -346,6 +348,23 @@ class TestAdvice:
         found = advise(state)
         assert [one["code"] for one in found] == ["none_up", "backend_down"]
         assert {one["level"] for one in found} == {"bad"}
+
+    @pytest.mark.parametrize(
+        ("breaker", "level", "words"),
+        [("open", "bad", "breaker is open"), ("half_open", "doubt", "is a trial")],
+    )
+    def test_a_breaker_is_told_while_probes_pass(
+        self, breaker: str, level: str, words: str
+    ) -> None:
+        """Its state alone says ``up``; of one that is down nothing is added."""
+        state = fill_state()
+        state["backends"][0]["breaker"] = breaker
+        (warning,) = advise(state)
+        assert (warning["backend"], warning["level"]) == ("a", level)
+        assert warning["code"] == f"breaker_{breaker}"
+        assert words in warning["sentence"]
+        state["backends"][0]["state"] = "down"
+        assert f"breaker_{breaker}" not in [one["code"] for one in advise(state)]
 
     def test_much_paid_twice_has_its_main_reason(self) -> None:
         state = fill_state()

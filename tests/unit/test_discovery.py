@@ -149,6 +149,24 @@ class TestSGLang:
     ) -> None:
         assert len(read_sglang({**SGLANG, **changed}, "h")) == count
 
+    @pytest.mark.parametrize(
+        ("config", "binds"),
+        [
+            ('{"publisher":"zmq","bind":true}', False),
+            ('{"bind":false}', True),
+            ('{"publisher":"zmq"}', True),
+            ("{", True),
+            ("[" * 100_000, True),
+            (7, True),
+        ],
+    )
+    def test_a_concrete_address_that_it_binds_is_connected_to(
+        self, config: object, binds: bool
+    ) -> None:
+        told = {**SGLANG, "endpoint_host": "127.0.0.1"}
+        sources = read_sglang(told, "h", config)
+        assert {one.binds for one in sources} == {binds}
+
     async def test_publishes_nowhere_unless_it_says_so(
         self, engines: Any, ask: Ask
     ) -> None:

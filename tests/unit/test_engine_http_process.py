@@ -18,6 +18,7 @@ from warmroute.adapters.embedded.command import EngineCommand
 from warmroute.adapters.embedded.server.listener import Listener
 from warmroute.adapters.embedded.server.stopping import Stopping
 from warmroute.policies.errors import ConfigError, WarmrouteError
+from warmroute.policies.eviction.registry import evictions
 
 
 def parse(*arguments: str) -> argparse.Namespace:
@@ -109,6 +110,16 @@ def test_the_defaults_of_the_command() -> None:
     assert (options.host, options.port, options.model) == ("127.0.0.1", 8101, None)
     assert (options.num_blocks, options.block_size) == (512, 16)
     assert (options.eviction, options.kv_events) == ("lru", None)
+
+
+def test_help_names_every_eviction_policy_and_every_default() -> None:
+    parser = argparse.ArgumentParser()
+    EngineCommand().add_arguments(parser)
+    told = " ".join(parser.format_help().split())
+    assert f"policy: {', '.join(evictions.names())}, or" in told
+    for action in parser._actions:
+        if action.default not in (None, "", argparse.SUPPRESS):
+            assert f"({action.default}" in str(action.help), action.dest
     assert parse("--kv-events").kv_events == "tcp://*:5557"
 
 

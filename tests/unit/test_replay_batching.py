@@ -199,6 +199,14 @@ def batching(**options: object) -> Setting:
     return Setting(**values)  # type: ignore[arg-type]
 
 
+def second_share(count: int, **options: object) -> float:
+    """Return what the second of four engines computes of all."""
+    where = batching(prefill_rate=1 / CONSTANTS.prefill_s(1), **options)
+    (outcome,), _ = Comparison(busy_trace(3, count), where).run(["expected_ttft"])
+    tokens = outcome.figures.backend_prefill_tokens
+    return tokens[1] / sum(tokens)
+
+
 class TestFleet:
     @pytest.mark.parametrize("name", ["expected_ttft", "weighted_scores", "session"])
     @pytest.mark.parametrize(
@@ -225,6 +233,17 @@ class TestFleet:
         (outcome,), _ = Comparison(busy_trace(3, 400), where).run(["expected_ttft"])
         tokens = outcome.figures.backend_prefill_tokens
         assert tokens[1] < 0.7 * (sum(tokens) - tokens[1]) / 3
+
+    def test_what_was_learned_wrong_is_learned_anew(self) -> None:
+        """One engine is believed four times as fast: held so, it gets more for good."""
+        plain, wrong = {}, {1: 4.0}
+        right, learned, held = (
+            second_share(800, mislearned=late, misjudged=fixed)
+            for late, fixed in ((plain, plain), (wrong, plain), (plain, wrong))
+        )
+        assert held > right + 0.05
+        assert abs(learned - right) < (held - right) / 2
+        assert second_share(30, mislearned=wrong) > second_share(30) + 0.02
 
     def test_what_a_dying_engine_had_goes_elsewhere_or_is_lost(self) -> None:
         where = batching(dies_at={0: 20.0})

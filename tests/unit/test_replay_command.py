@@ -228,6 +228,7 @@ def test_slow_engines_are_named_in_both_models(trace: str, capsys: Capture) -> N
             "--slow: unknown engine 'engine-9' (known: engine-0",
         ),
         (["--die", "engine-0@5"], "--die: not known to --engine-model fifo"),
+        (["--mislearn", "engine-0=2"], "--mislearn: not known to --engine-model fifo"),
         (["--constant", "step_s=1"], "--constant: not known to --engine-model fifo"),
         ([*BATCHING, "--prefill-rate", "1k"], "--prefill-rate: not known to"),
         ([*BATCHING, "--constant", "nope=1"], "unknown constant 'nope'"),

@@ -170,6 +170,24 @@ class TestRecords:
         with pytest.raises(TraceError, match=r"r\.jsonl:2: .*" + complaint):
             self.read(tmp_path, record(), record(**change))
 
+    def test_estimated_lines_count_by_the_median_of_what_was_learned(
+        self, tmp_path: Path
+    ) -> None:
+        """Their hashes stand for bytes; a prompt keeps those that it has room for."""
+        learned = ((512, 500), (1204, 1300), (1469, 2900))
+        rows = (
+            record(grade="estimated", block_size=size, input_length=tokens)
+            for size, tokens in learned
+        )
+        trace = self.read(tmp_path, *rows)
+        assert trace.block_size == 1204
+        assert [len(one.blocks) for one in trace.requests] == [0, 1, 2]
+        assert [one.prompt_tokens for one in trace.requests] == [500, 1300, 2900]
+
+    def test_exact_lines_rule_over_estimated_ones(self, tmp_path: Path) -> None:
+        estimated = record(grade="estimated", block_size=700)
+        assert self.read(tmp_path, estimated, record()).block_size == 512
+
     def test_nothing_but_failures_is_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(TraceError, match="no request in it was answered"):
             self.read(tmp_path, record(status=429))

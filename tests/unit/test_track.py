@@ -78,6 +78,14 @@ class TestTrack:
         assert rig.matched((2, 3)) == (0, 0)
         assert rig.track.block_size == SIZE
 
+    def test_a_salt_beside_the_blocks_separates_them(self) -> None:
+        """As SGLang sends it, with every event of a salted prompt."""
+        rig = Rig()
+        rig.apply(stored((1, 2), cache_salt="s"))
+        rig.apply(stored((1, 2, 3), 2, cache_salt="s"))
+        assert rig.matched((1, 2, 3)) == (0, 0)
+        assert rig.matched((1, 2, 3), root(salt="s")) == (3, 0)
+
     def test_removed_blocks_do_not(self) -> None:
         rig = Rig()
         rig.apply(stored((1, 2, 3)), removed((1, 2, 3)))

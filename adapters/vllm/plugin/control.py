@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import cast
+from typing import Any, cast
+
+import msgspec
 
 from warmroute.adapters.kv_control import (
     BudgetState,
@@ -17,7 +19,6 @@ from warmroute.adapters.kv_control import (
     Retained,
     Snapshot,
     Tier,
-    unsupported,
 )
 from warmroute.adapters.kv_requests import (
     BlocksRequest,
@@ -28,7 +29,6 @@ from warmroute.adapters.kv_requests import (
     SnapshotRequest,
 )
 from warmroute.adapters.vllm.plugin.calls import CoreCalls, Part
-from warmroute.adapters.vllm.plugin.installation import UNSUPPORTED
 from warmroute.adapters.vllm.plugin.restoring import Chain
 from warmroute.adapters.vllm.plugin.timer import ExpiryTimer
 from warmroute.policies.errors import ClientError
@@ -150,8 +150,10 @@ class PluginKVControl:
         )
 
     async def budget(self, request: BudgetRequest) -> BudgetState:
-        """Refuse."""
-        raise unsupported("budget", UNSUPPORTED["budget"])
+        """Read or change the budget of new requests; those that run keep theirs."""
+        asked = msgspec.structs.asdict(request)
+        parts = await self._calls.run("budget", **asked)
+        return BudgetState(**cast(dict[str, Any], parts[-1]["budget"]))
 
     async def _change(self, verb: str, request: BlocksRequest) -> Changed:
         hashes = await self._resolve(request)

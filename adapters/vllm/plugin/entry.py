@@ -1,8 +1,9 @@
 """The entry point ``vllm.general_plugins``: runs in every process of vLLM.
 
-It changes two things: a scheduler that was made gets a control of its cache, and an
-``EngineCore`` a method with which the door reaches that. Whatever goes wrong here is
-logged, and the engine runs on.
+It changes three things: a scheduler that was made gets a control of its cache, and an
+``EngineCore`` a method with which the door reaches that, and a worker one that does
+nothing until a budget is asked for. Whatever goes wrong here is logged, and the engine
+runs on.
 """
 
 import functools
@@ -11,9 +12,10 @@ import logging
 from typing import Any
 
 from warmroute.adapters.vllm.plugin.core import CoreControl, DeafControl
+from warmroute.adapters.vllm.plugin.holes import open_holes
 from warmroute.adapters.vllm.plugin.installation import install
 from warmroute.adapters.vllm.plugin.jobs import Answer
-from warmroute.adapters.vllm.plugin.names import CONTROL, UTILITY, is_wanted
+from warmroute.adapters.vllm.plugin.names import CONTROL, HOLES, UTILITY, is_wanted
 from warmroute.adapters.vllm.plugin.selftest import examine
 
 logger = logging.getLogger("vllm.warmroute")
@@ -35,6 +37,8 @@ def register() -> None:
 def _register() -> None:
     core = importlib.import_module("vllm.v1.engine.core").EngineCore
     setattr(core, UTILITY, answer)
+    worker = importlib.import_module("vllm.v1.worker.worker_base").WorkerBase
+    setattr(worker, HOLES, open_holes)
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
     original = scheduler.__init__
     if hasattr(original, _MARK):  # vLLM may load plugins twice
@@ -53,6 +57,7 @@ def _register() -> None:
 def answer(core: Any, ticket: int, verb: str, arguments: dict[str, object]) -> Answer:
     """Answer a call of the door; a method of ``EngineCore``."""
     control = getattr(core.scheduler, CONTROL, _NO_CONTROL)
+    control.reach(core.model_executor)
     return control.call(ticket, verb, arguments)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from warmroute.adapters.kv_control import VERBS
+from warmroute.adapters.vllm.plugin.budgets import Budgets, budgets_fault
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.core import CoreControl, DeafControl
 from warmroute.adapters.vllm.plugin.events import Announcer, CountedPublisher
@@ -26,9 +27,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SHARE = 0.5
 _EXPIRED_AT_ONCE = 512
-UNSUPPORTED = {
-    "budget": "unsupported: the plugin evicts no blocks inside a running sequence",
-}
 
 
 def install(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl | DeafControl:
@@ -88,6 +86,10 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
     else:
         tier, contents.is_elsewhere = host, host.has
         restoring = Restoring(contents, host, naming, _longest(scheduler))
+    fault = faults.get("budget") or budgets_fault(scheduler)
+    if fault is not None:
+        faults = faults | {"budget": fault}
+    budgets = Budgets(scheduler) if fault is None else None
     verbs = Verbs(
         pool,
         contents,
@@ -95,11 +97,12 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
         retention,
         Ordering(pool, contents),
         naming,
-        UNSUPPORTED | faults,
+        faults,
         tier,
         restoring,
+        budgets,
     )
-    return CoreControl(verbs, retention, announcer)
+    return CoreControl(verbs, retention, announcer, budgets)
 
 
 def watched(cache: Callable[..., None], contents: Contents) -> Callable[..., None]:

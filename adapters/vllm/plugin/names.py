@@ -12,6 +12,18 @@ CONTROL = "_warmroute_control"
 UTILITY = "warmroute_kv"
 """Name of the method that the plugin adds to an ``EngineCore``."""
 
+HOLES = "warmroute_holes"
+"""Name of the method that the plugin adds to a worker."""
+
+OPEN_HOLES = "_warmroute_holes"
+"""Attribute of a model runner under which its holes are kept."""
+
+BUDGET = "_warmroute_budget"
+"""Attribute of a request that has a budget."""
+
+GIVEN_BACK = "warmroute_given_back"
+"""Attribute of a step's output that tells the worker what was given back."""
+
 
 def is_wanted() -> bool:
     """Return whether the operator named the plugin.

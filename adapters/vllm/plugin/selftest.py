@@ -7,10 +7,13 @@ verbs do to the engine's. It needs no engine.
 import importlib
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from warmroute.adapters.kv_control import VERBS
+from warmroute.adapters.vllm.plugin.budgets import Budgets, Limit
 from warmroute.adapters.vllm.plugin.host import tier_of
+from warmroute.adapters.vllm.plugin.names import BUDGET
 from warmroute.adapters.vllm.plugin.versions import version_fault
 
 _CORE = ("vllm.v1.engine.core", "EngineCoreProc")
@@ -138,6 +141,48 @@ def _rehearse_host() -> None:
     _expect(again is not None and not again.evicted_keys, "a chunk is lost")
 
 
+def _rehearse_budget() -> None:
+    module = importlib.import_module("vllm.v1.core.single_type_kv_cache_manager")
+    pool = _pool()
+    pages = pool.get_new_blocks(5)
+    pool._insert_block_hash(_HASH, pages[1], num_tokens=16)
+    pool.touch([pages[1]])
+    manager = SimpleNamespace(
+        block_size=16,
+        block_pool=pool,
+        req_to_blocks={"r": list(pages)},
+        num_cached_block={},
+    )
+    _give_some(manager)
+    manager.kv_cache_spec = SimpleNamespace(prefix_cacheable=True)
+    caches = module.SingleTypeKVCacheManager.cache_blocks
+    caches(manager, _REQUEST, 80, replay_boundaries=())
+    _expect(pages[4].block_hash is None, "what saw a part only is cached")
+    _expect(pages[1].ref_cnt == 1, "a block of others is lost")
+    _expect(pool.get_num_free_blocks() == 3, "a block is not given back")
+    pool.free_blocks(reversed(manager.req_to_blocks["r"]))
+    pool.free_blocks([pages[1]])
+    _expect(pool.get_num_free_blocks() == 7, "a block is lost")
+
+
+_REQUEST = SimpleNamespace(
+    request_id="r",
+    num_computed_tokens=78,
+    num_prompt_tokens=50,
+    num_tokens_with_spec=79,
+)
+
+
+def _give_some(manager: Any) -> None:
+    coordinator = SimpleNamespace(single_type_managers=[manager])
+    scheduler = SimpleNamespace(
+        kv_cache_manager=SimpleNamespace(coordinator=coordinator), running=[_REQUEST]
+    )
+    setattr(_REQUEST, BUDGET, Limit(1, 3))
+    given = Budgets(scheduler).give_back()
+    _expect(given == {"r": [1, 2]}, f"{given} is given back")
+
+
 def _expect(is_so: bool, fault: str) -> None:
     if not is_so:
         raise AssertionError(fault)
@@ -148,5 +193,6 @@ _REHEARSALS: tuple[tuple[tuple[str, ...], Callable[[], None]], ...] = (
     (("retain", "release"), _rehearse_retain),
     (("demote",), _rehearse_demote),
     (("policy",), _rehearse_policy),
+    (("budget",), _rehearse_budget),
     (("offload", "restore"), _rehearse_host),
 )

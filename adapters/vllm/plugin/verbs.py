@@ -5,9 +5,12 @@ it waits to be resumed the engine may step. So each takes the cache as it finds 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import cast
 
-from warmroute.adapters.kv_control import VERBS
+from warmroute.adapters.kv_control import VERBS, unsupported
+from warmroute.adapters.vllm.plugin.block_budget import BlockBudget, read_budget
+from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.contents import Content, Contents, key_of, pages_in
 from warmroute.adapters.vllm.plugin.events import Announcer
 from warmroute.adapters.vllm.plugin.eviction import SLICE, Evictor
@@ -38,10 +41,12 @@ class Verbs:
         faults: Why some verbs do not work here.
         host: The host tier, if there is one.
         restoring: Finds the prompts that bring blocks back from it.
+        budgets: Of running sequences, if they can have any.
     """
 
     __slots__ = (
         "_announcer",
+        "_budgets",
         "_contents",
         "_evictor",
         "_host",
@@ -64,6 +69,7 @@ class Verbs:
         faults: Mapping[str, str],
         host: HostTier | None = None,
         restoring: Restoring | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._pool = pool
         self._contents = contents
@@ -73,6 +79,7 @@ class Verbs:
         self._naming = naming
         self._host = host
         self._restoring = restoring
+        self._budgets = budgets
         self.faults = dict(faults)
         self._evictor = Evictor(pool, contents)
 
@@ -188,6 +195,18 @@ class Verbs:
             "available": self._ordering.available(),
         }
 
+    def budget(self, arguments: Arguments) -> Iterator[Part]:
+        """Read or change the budget of requests to come."""
+        budgets = self._budgets
+        assert budgets is not None, "budget is refused where there can be none"
+        if arguments.get("method") is not None:
+            budget = read_budget(arguments, budgets.block_size)
+            fault = None if budget is None else budgets.arm()
+            if fault is not None:
+                raise unsupported("budget", fault)
+            budgets.default = budget
+        yield {"budget": _told(budgets.default), "given_back": budgets.num_given}
+
     def expire(self, arguments: Arguments) -> Iterator[Part]:
         """Let go of what is due, and say when more will be."""
         self._retention.expire()
@@ -241,10 +260,15 @@ class Verbs:
             self.restorable,
             self.resident,
             self.policy,
+            self.budget,
             self.expire,
             self.pages,
         )
         return {verb.__name__: verb for verb in verbs}
+
+
+def _told(budget: BlockBudget | None) -> dict[str, object]:
+    return {"method": "full"} if budget is None else asdict(budget)
 
 
 def _pieces(keys: Sequence[int]) -> Iterator[Sequence[int]]:

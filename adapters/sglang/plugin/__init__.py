@@ -1,0 +1,1 @@
+"""The plugin inside SGLang: KV control of its radix cache."""

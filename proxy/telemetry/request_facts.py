@@ -1,0 +1,94 @@
+"""What a span tells of a request's body, read only when its trace is kept."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from warmroute.proxy.telemetry import span_names as names
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MAX_BODY_BYTES = 1 << 20
+_MAX_PROMPT_CHARS = 1 << 15
+
+
+class _Sampling(msgspec.Struct):
+    """How the answer is drawn."""
+
+    temperature: Any = None
+    top_p: Any = None
+    sampling_params: Any = None
+
+
+class _Prompts(msgspec.Struct):
+    """The prompt in the spellings of all APIs."""
+
+    messages: Any = None
+    prompt: Any = None
+    input: Any = None
+    text: Any = None
+
+
+_decode_sampling = msgspec.json.Decoder(_Sampling).decode
+_decode_prompts = msgspec.json.Decoder(_Prompts).decode
+
+
+def sampling_facts(body: bytes) -> dict[str, float]:
+    """Return temperature and top_p, where the body gives them as numbers."""
+    try:
+        found = _decode_sampling(body)
+    except _UNREADABLE:
+        return {}
+    nested = found.sampling_params if isinstance(found.sampling_params, dict) else {}
+    told = {
+        names.REQUEST_TEMPERATURE: found.temperature,
+        names.REQUEST_TOP_P: found.top_p,
+    }
+    if told[names.REQUEST_TEMPERATURE] is None:
+        told[names.REQUEST_TEMPERATURE] = nested.get("temperature")
+    if told[names.REQUEST_TOP_P] is None:
+        told[names.REQUEST_TOP_P] = nested.get("top_p")
+    return {
+        name: float(value)
+        for name, value in told.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def input_messages(body: bytes) -> str | None:
+    """Return the prompt as ``gen_ai.input.messages`` wants it, cut to 32 Ki chars.
+
+    Only for ``tracing.prompts: true``.
+    """
+    if len(body) > _MAX_BODY_BYTES:
+        return None
+    try:
+        found = _decode_prompts(body)
+    except _UNREADABLE:
+        return None
+    left = _MAX_PROMPT_CHARS
+    messages = []
+    for role, text in _texts(found):
+        if left <= 0:
+            break
+        part = {"type": "text", "content": text[:left]}
+        left -= len(text)
+        messages.append({"role": role, "parts": [part]})
+    return msgspec.json.encode(messages).decode() if messages else None
+
+
+def _texts(found: _Prompts) -> Iterator[tuple[str, str]]:
+    for value in (found.messages, found.prompt, found.input, found.text):
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str):
+                yield "user", one
+            elif isinstance(one, dict):
+                yield str(one.get("role", "user"))[:32], _text(one.get("content"))
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = (part.get("text") for part in parts if isinstance(part, dict))
+    return "\n".join(text for text in texts if isinstance(text, str))

@@ -1,0 +1,229 @@
+"""From the marks of an ended request to its spans."""
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+
+from warmroute.proxy.ledger.decision import Decision
+from warmroute.proxy.telemetry import span_names as names
+from warmroute.proxy.telemetry.request_trace import Attempt, RequestTrace, Route
+from warmroute.proxy.telemetry.span import Attribute, Event, Span
+from warmroute.proxy.telemetry.unusual import is_failure
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_MAX_TEXT = 256
+
+
+class SpanTree:
+    """Build the spans of kept traces, which are digested.
+
+    Args:
+        scheme: http or https, as the data port speaks.
+        host: Address of the data port.
+        port: Port of the data port.
+        prompts: Whether the text of prompts goes into the spans.
+    """
+
+    __slots__ = ("_facts", "prompts")
+
+    def __init__(self, scheme: str, host: str, port: int, *, prompts: bool) -> None:
+        self._facts: dict[str, Attribute] = {
+            names.URL_SCHEME: scheme,
+            names.SERVER_ADDRESS: host,
+            names.SERVER_PORT: port,
+        }
+        self.prompts = prompts
+
+    def __repr__(self) -> str:
+        return f"<SpanTree {'with prompts' if self.prompts else 'without prompts'}>"
+
+    def spans(self, trace: RequestTrace, sampled_by: str) -> list[Span]:
+        """Return the SERVER span, that of the route, and one for each attempt."""
+        server = self._server(trace, sampled_by)
+        found = [server]
+        if trace.route_mark is not None:
+            server.attributes[names.REQUEST_ID] = trace.route_mark.decision.request_id
+            found.append(_route(trace.route_mark, server.context))
+        for attempt in trace.attempts:
+            span = self._client(trace, attempt, server.context)
+            found.append(span)
+        server.events += _retries(trace.attempts)
+        return found
+
+    def _server(self, trace: RequestTrace, sampled_by: str) -> Span:
+        head, parent = trace.head, trace.parent
+        method = head.method.decode("latin-1")
+        verb = method if method in names.METHODS else "HTTP"
+        is_known = head.path in names.ROUTES
+        trace_id = trace.trace_id
+        if trace_id is None:
+            drawn = random.getrandbits(128) | 1
+            trace_id = drawn if parent is None else parent.trace_id
+        span = Span(
+            f"{verb} {head.path}" if is_known else verb,
+            SpanKind.SERVER,
+            _context(trace_id, 0),
+            parent,
+            trace.start_s,
+            trace.end_s or trace.start_s,
+        )
+        span.attributes = {
+            names.HTTP_METHOD: method,
+            names.URL_PATH: head.path[:_MAX_TEXT],
+            **self._facts,
+            names.PROTOCOL_VERSION: head.version,
+            names.HTTP_STATUS: trace.status,
+            names.SAMPLED_BY: sampled_by,
+        }
+        if is_known:
+            span.attributes[names.HTTP_ROUTE] = head.path
+        if verb != method:
+            span.attributes[names.HTTP_METHOD] = "_OTHER"
+            span.attributes[names.HTTP_METHOD_ORIGINAL] = method[:_MAX_TEXT]
+        span.add(names.CLIENT_ADDRESS, trace.peer.decode("latin-1") or None)
+        agent = head.fields.get(b"user-agent", b"")[:_MAX_TEXT]
+        span.add(names.USER_AGENT, agent.decode("latin-1") or None)
+        if is_failure(trace.status, trace.error_type):
+            span.fail(trace.error_type or str(trace.status))
+        else:
+            span.add(names.ERROR_TYPE, trace.error_type)
+        return span
+
+    def _client(
+        self, trace: RequestTrace, attempt: Attempt, server: SpanContext
+    ) -> Span:
+        backend = attempt.backend
+        operation = names.OPERATIONS.get(attempt.kind, attempt.kind)
+        model = attempt.model and attempt.model[:_MAX_TEXT]
+        is_last = attempt.end_s is None
+        span = Span(
+            f"{operation} {model}" if model else operation,
+            SpanKind.CLIENT,
+            _context(server.trace_id, attempt.span_id),
+            server,
+            attempt.start_s,
+            (trace.end_s if is_last else attempt.end_s) or attempt.start_s,
+        )
+        span.attributes = {
+            names.OPERATION: operation,
+            names.PROVIDER: backend.engine,
+            names.REQUEST_STREAM: attempt.stream,
+            names.SERVER_ADDRESS: backend.host,
+            names.SERVER_PORT: backend.port,
+            names.BACKEND: backend.name,
+        }
+        span.add(names.REQUEST_MODEL, model)
+        span.add(names.REQUEST_MAX_TOKENS, attempt.max_tokens)
+        span.add(names.CONVERSATION, attempt.session and attempt.session[:_MAX_TEXT])
+        span.attributes.update(trace.asked)
+        span.add(names.INPUT_MESSAGES, trace.messages)
+        if attempt.number > 1:
+            span.attributes[names.HTTP_RESEND] = attempt.number - 1
+        _note(attempt, span, trace.degraded if is_last else None)
+        if is_last:
+            _finish(trace, span)
+        else:
+            span.fail(attempt.error or "unknown")
+        return span
+
+
+def _context(trace_id: int, span_id: int) -> SpanContext:
+    return SpanContext(trace_id, span_id or random.getrandbits(64) | 1, False, _SAMPLED)
+
+
+def _route(route: Route, server: SpanContext) -> Span:
+    decision, index = route.decision, route.index
+    span = Span(
+        names.ROUTE_SPAN,
+        SpanKind.INTERNAL,
+        _context(server.trace_id, 0),
+        server,
+        route.start_s,
+        route.end_s,
+    )
+    roster, matched = decision.roster, decision.matched
+    span.attributes = {
+        names.POLICY: decision.policy,
+        names.CANDIDATES: len(roster.routable),
+        names.BACKEND: roster.candidates[index],
+        names.REASON: route.reason,
+        names.GRADE: decision.grade,
+        names.VIEW: roster.views[roster.routable[index]],
+    }
+    span.add(names.RANK, roster.ranks[index])
+    span.add(names.QUEUED_S, decision.queued_s)
+    cost = decision.cost(index)
+    if cost is not None:
+        span.attributes[names.SCORE] = cost[3]
+    if route.block_size:
+        span.attributes.update(_blocks(route, route.block_size))
+    best = max(range(len(matched)), key=matched.__getitem__)
+    if matched[best] > matched[index]:
+        facts: dict[str, Attribute] = {
+            names.MATCHED_TOKENS: matched[index],
+            names.BEST_MATCHED_TOKENS: matched[best],
+            names.BEST_BACKEND: roster.candidates[best],
+        }
+        span.note(names.SPILL_OVER_EVENT, route.end_s, facts)
+    return span
+
+
+def _blocks(route: Route, block_size: int) -> dict[str, Attribute]:
+    matched = route.decision.matched
+    return {
+        names.BLOCK_SIZE: block_size,
+        names.PROMPT_BLOCKS: route.prompt_tokens // block_size,
+        names.MATCHED_BLOCKS: matched[route.index] // block_size,
+        names.BEST_MATCHED_BLOCKS: max(matched) // block_size,
+    }
+
+
+def _retries(attempts: list[Attempt]) -> Iterator[Event]:
+    for before, after in pairwise(attempts):
+        facts: dict[str, Attribute] = {
+            names.RETRY_REASON: before.error or "unknown",
+            names.RETRY_FROM: before.backend.name,
+            names.BACKEND: after.backend.name,
+        }
+        yield Event(names.RETRY_EVENT, after.start_s, facts)
+
+
+def _note(attempt: Attempt, span: Span, degraded: tuple[str, float] | None) -> None:
+    """Add what happened under way: the first token, and a view that was wrong."""
+    if attempt.first_token_s is not None:
+        span.attributes[names.FIRST_CHUNK_S] = attempt.first_token_s - attempt.start_s
+        span.note(names.FIRST_CHUNK_EVENT, attempt.first_token_s, {})
+    if degraded is not None:
+        facts: dict[str, Attribute] = {
+            names.VIEW: degraded[0],
+            names.VIEW_DISCOUNT: degraded[1],
+        }
+        at_s = span.start_s if attempt.discount < 1.0 else span.end_s
+        span.note(names.VIEW_DEGRADED_EVENT, at_s, facts)
+
+
+def _finish(trace: RequestTrace, span: Span) -> None:
+    status, error_type, usage = trace.status, trace.error_type, trace.usage
+    span.attributes[names.HTTP_STATUS] = status
+    if status >= 400 or error_type is not None:
+        span.fail(error_type or str(status))
+    if usage is not None:
+        span.add(names.RESPONSE_ID, usage.answer_id)
+    if trace.answer is not None:
+        span.add(names.RESPONSE_MODEL, trace.answer.model)
+        span.add(names.FINISH_REASONS, trace.answer.finish_reasons or None)
+    route = trace.route_mark
+    if route is not None and route.decision.tokens is not None:
+        _count(route.decision, span)
+
+
+def _count(decision: Decision, span: Span) -> None:
+    predicted, cached = decision.predicted_tokens, decision.cached_tokens
+    span.attributes[names.INPUT_TOKENS] = decision.prompt_tokens
+    span.attributes[names.PREDICTED_TOKENS] = predicted
+    span.add(names.OUTPUT_TOKENS, decision.output_tokens)
+    span.add(names.CACHED_TOKENS, cached)
+    if cached is not None:
+        span.attributes[names.PREDICTION_ERROR] = predicted - cached
