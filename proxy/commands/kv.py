@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from warmroute.policies.errors import ConfigError
+from warmroute.proxy.commands.admin import add_admin_address, admin_client
 from warmroute.proxy.commands.numbers import positive, whole
 
 _BLOCKS = ("evict", "retain", "release", "demote", "offload", "restore")
 _VERBS = ("snapshot", "stats", "flush", *_BLOCKS, "policy", "budget")
 _TTL_S = 600.0
+_WAIT_S = 60  # for engines that move gigabytes
+_MAX_ANSWER = 256 << 20
 _MAX_TTL_S = 86_400
 _HEX_DIGITS = 16
 
@@ -44,7 +47,7 @@ retained anywhere; 2 bad usage
         add = parser.add_argument
         add("verb", choices=_VERBS, metavar="VERB", help=", ".join(_VERBS))
         add("--backend", metavar="NAME", help="only this one (default: all)")
-        add("--admin", metavar="URL", help="admin port (http://127.0.0.1:9090)")
+        add_admin_address(parser)
         add("--dry-run", action="store_true", help="only say what it would meet")
         add("--json", action="store_true", help="print JSON, not a table")
         _add_names(parser)
@@ -52,17 +55,17 @@ retained anywhere; 2 bad usage
 
     def run(self, options: argparse.Namespace) -> int:
         """Send it, print what came of it, and return the exit code."""
-        from warmroute.proxy.kv.admin_client import AdminClient
-
         body = _body(options)
-        client = AdminClient(options.admin)
+        client = admin_client(options, timeout_s=_WAIT_S, max_bytes=_MAX_ANSWER)
         verb = "snapshot" if options.verb == "stats" else options.verb
-        answer = client.post(f"/api/kv/{verb}", body)
+        answer = client.decode(client.post(f"/api/kv/{verb}", body), dict[str, Any])
         results = answer.get("results")
         if not isinstance(results, dict):
             results = {}
         if options.verb == "stats":
-            return _print_stats(options, client.get("/api/state"), results)
+            return _print_stats(
+                options, client.read("/api/state", dict[str, Any]), results
+            )
         from warmroute.proxy.kv.report import came_to_nothing, report
 
         print(json.dumps(answer) if options.json else report(verb, results))
