@@ -76,6 +76,7 @@ class Administration:
             add_backend=self._add_backend,
             reload=app.reloader.reload,
             learned=self._learned,
+            not_followed=app.sources.not_followed,
             cache_killers=app.onlookers.killers.report,
             kv=app.steering.controls.facts,
             routes=[

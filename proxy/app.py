@@ -8,6 +8,7 @@ import logging
 import signal
 import ssl
 import sys
+import time
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 
@@ -62,7 +63,7 @@ class App:
         self.config = config
         self.reloader = Reloader(config, load, self._prepare)
         self.index = PrefixIndex(config.index.max_bytes)
-        self.view = View(self.index)
+        self.view = View(self.index, time.monotonic)
         self.ledger = Ledger(config.decisions.records, config.decisions.max_bytes)
         self.load = FleetLoad()
         self.fleet = Fleet(config.backends, config.health, self.load)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NO_ZMQ = "pyzmq is missing: pip install 'warmroute[events]'"
+
 
 class Sources:
     """Follow KV events, and render and tokenize prompts where a model says how.
@@ -59,12 +61,13 @@ class Sources:
             if any(
                 one.config.kv_events != "off" for one in self._fleet.backends.values()
             ):
-                reason = "pyzmq is missing: pip install 'warmroute[events]'"
-                logger.warning("kv_events_not_followed", extra={"reason": reason})
+                logger.warning("kv_events_not_followed", extra={"reason": _NO_ZMQ})
             return
         from warmroute.proxy.view.feeds import Feeds
 
-        self._feeds = Feeds(self._view, self._index, self._fleet.endpoint)
+        self._feeds = Feeds(
+            self._view, self._index, self._fleet.endpoint, self._fleet.reborn
+        )
 
     async def close(self) -> None:
         """Stop asking and hearing."""
@@ -76,6 +79,13 @@ class Sources:
     def streams(self) -> "Mapping[str, Sequence[Stream]]":
         """Return the events of every backend that is heard, by name: one a rank."""
         return {} if self._feeds is None else self._feeds.streams()
+
+    def not_followed(self, name: str) -> str | None:
+        """Say why KV events that a backend publishes are not followed, if so."""
+        backend = self._fleet.backends[name]
+        if self._feeds is not None:
+            return self._feeds.not_followed(backend)
+        return _NO_ZMQ if backend.event_sources else None
 
     def read(self, models: Sequence[ModelConfig]) -> dict[str, ExactModel]:
         """Read the models' tokenizers; those in force stay if their files do.

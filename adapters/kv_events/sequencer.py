@@ -115,8 +115,6 @@ class Sequencer:
             return []
         if self._last is not None and seq > self._last + 1:
             self._forget()
-        elif self._last is None:
-            self.is_complete = seq == 0
         self._note(seq, payload)
         return [payload, *self._release()]
 
@@ -176,7 +174,8 @@ class Sequencer:
         """Ask whether the publisher is the same one: the connection was lost.
 
         The newest message is wanted again. If it comes, and is the same, all is
-        well; if not, the publisher has started anew, and so has its cache.
+        well; if not, the publisher has started anew, and so has its cache. Where it
+        cannot be asked for, it is taken for another one.
         """
         if self._can_replay:
             # What was held, or is being sent, may be another one's, and comes again.
@@ -184,6 +183,8 @@ class Sequencer:
             self._asked = None
             self.wanted = self.last or 0
             self._doubted = self.last is not None
+        elif self.last is not None:
+            self.restart()
 
     def restart(self) -> None:
         """Forget everything: the publisher is known to have started anew."""
@@ -245,6 +246,8 @@ class Sequencer:
         return ready
 
     def _note(self, seq: int, payload: bytes) -> None:
+        if self._last is None:
+            self.is_complete = seq == 0
         self._last = seq
         self._held.pop(seq, None)
         self._marks[seq] = xxh3_64_intdigest(payload)

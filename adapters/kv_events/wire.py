@@ -31,7 +31,8 @@ class Stored(msgspec.Struct, gc=False, tag="BlockStored"):
         parent_block_hash: That of the block in front; None at the start of a prompt.
         token_ids: Tokens of all blocks.
         block_size: Tokens a block.
-        lora_id: Number of the LoRA adapter; only its presence says something.
+        lora_id: Number of the LoRA adapter; only its presence says something, for
+            which one it is nobody knows but the engine.
         medium: ``GPU``, or a lower tier; None is the GPU.
         lora_name: Name of the LoRA adapter.
         extra_keys: What else is part of each block's hash, None where nothing is.

@@ -125,7 +125,7 @@ class Announced(Tree):
     ) -> None:
         if done:
             keys, hashes = keys[done:], hashes[done:]
-        run = self.append(parent, holder, hashes, tokens, stamp)
+        run = self.append(parent, holder, hashes, tokens, stamp, 0)
         self.name(run, holder, keys)
 
     def _count(

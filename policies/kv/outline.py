@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from heapq import nlargest
 from itertools import islice
 
-from warmroute.policies.kv.holders import NUM_TIERS, TIERS
+from warmroute.policies.kv.holders import NUM_TIERS, PROMISED, TIERS
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.run import Run
 
@@ -20,7 +20,8 @@ def outline(index: PrefixIndex, names: Sequence[str], depth: int, now: float) ->
     """Return the runs of a backend, *depth* levels deep.
 
     The root stands for the empty prefix. Each node has the newest children first,
-    200 at most, and counts the others as ``omitted``.
+    200 at most, and counts the others as ``omitted``. What is only promised is not
+    there yet.
 
     Args:
         index: Where to look.
@@ -31,6 +32,7 @@ def outline(index: PrefixIndex, names: Sequence[str], depth: int, now: float) ->
     holders = [
         index.holders.slot(name) * NUM_TIERS + tier
         for tier in range(NUM_TIERS)
+        if tier != PROMISED
         for name in names
     ]
     return _node(index.root, holders, min(depth, MAX_DEPTH), now)

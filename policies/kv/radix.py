@@ -146,7 +146,7 @@ class PrefixIndex(Announced):
             run.hits += 1
         if depth < len(hashes):
             rest = hashes[depth:] if depth else hashes
-            path.append(self.append(last, holder, rest, tokens, stamp))
+            path.append(self.append(last, holder, rest, tokens, stamp, 1))
             has_grown = True
         if has_grown:
             self.enforce(holder)

@@ -97,11 +97,18 @@ class Tree:
         return head
 
     def append(
-        self, parent: Run, holder: int, hashes: Sequence[int], tokens: int, stamp: float
+        self,
+        parent: Run,
+        holder: int,
+        hashes: Sequence[int],
+        tokens: int,
+        stamp: float,
+        hits: int,
     ) -> Run:
         """Add blocks behind all of *parent*, held by *holder* alone.
 
-        A leaf that nobody else has grows in place, so a chat stays one run.
+        A leaf that nobody else has grows in place, so a chat stays one run. *hits* is
+        1 when a prompt is what brings them, else 0.
         """
         owner = self.holders.all[holder]
         num_new = len(hashes)
@@ -111,6 +118,7 @@ class Tree:
             and parent.partial is None
             and not parent.children
             and parent.tokens == tokens
+            and (hits or not parent.hits)
         ):
             run = parent
             run.hashes.extend(hashes)
@@ -122,7 +130,7 @@ class Tree:
                 parent.children = {}
             parent.children[hashes[0]] = run
             run.full, run.used[holder], run.last = 1 << holder, stamp, stamp
-            run.hits = 1
+            run.hits = hits
             self.num_runs += 1
             self.num_bytes += RUN_BYTES + MEMBER_BYTES
             self.leaves.push(run, stamp)

@@ -152,7 +152,7 @@ class Admin:
         name = request.query.get("backend", "")
         self._require(name)
         depth = _number(request, "depth", 4, _MAX_DEPTH)
-        return _json(self._state.view.tree(name, depth))
+        return _json(self._state.tree(name, depth))
 
     async def list_backends(self, request: web.Request) -> web.Response:
         """List the backends, as in the state."""

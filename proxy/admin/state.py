@@ -125,7 +125,7 @@ class ViewPort(Protocol):
         """Return source, blocks and so on of *name*'s view."""
         ...
 
-    def tree(self, name: str, depth: int) -> Any:
+    def tree(self, name: str, depth: int, now: float) -> Any:
         """Return *name*'s prefixes as nested runs, *depth* levels deep."""
         ...
 
@@ -192,6 +192,8 @@ class AdminState:
             returns the new backend's name; raises ConfigError.
         cache_killers: Takes tokens a block; returns what breaks prefixes, as JSON.
         reload: Loads the configuration again; raises ConfigError with all lines.
+        not_followed: Returns why KV events that a backend publishes are not followed;
+            None when they are, or there are none.
         kv: Returns for each verb of KV control that a backend has it, or why not.
         routes: Further routes, behind the same guard.
         host: Where the admin server listens; loopback needs no token.
@@ -210,6 +212,7 @@ class AdminState:
     add_backend: Callable[[Mapping[str, Any]], str]
     reload: Callable[[], Awaitable[None]]
     learned: Callable[[str], Learned] = nothing_learned
+    not_followed: Callable[[str], str | None] = lambda name: None
     kv: Callable[[str], Mapping[str, bool | str]] = no_kv_control
     cache_killers: Callable[[int], list[dict[str, Any]]] = no_cache_killers
     routes: Sequence[RouteDef] = ()
@@ -240,6 +243,10 @@ class AdminState:
             "shadow": self.shadow(),
         }
         return {**state, "warnings": advise(state)}
+
+    def tree(self, name: str, depth: int) -> Any:
+        """Return what a backend has as nested runs, *depth* levels deep."""
+        return self.view.tree(name, depth, self.clock())
 
     def survey(self, max_nodes: int) -> Survey:
         """Begin a survey of the prefixes of all backends."""
@@ -283,11 +290,16 @@ class AdminState:
             "replays": 0,
             "lag_s": None,
         }
-        facts = dict(self.view.facts(backend.name))
+        facts = self.view.facts(backend.name)
+        # The view counts what it was told anew; the fleet's number is logged.
+        told: dict[str, Any] = {"incarnation": backend.incarnation}
+        if "ranks" in facts:
+            told["ranks"] = [{**one, **told} for one in facts["ranks"]]
+        if (reason := self.not_followed(backend.name)) is not None:
+            told["not_followed"] = reason
         if backend.state == "down":  # what was heard last is not how things are
-            facts["lag_s"] = None
-        # The view counts restarts from its own start; the fleet's number is logged.
-        return {**blank, **facts, "incarnation": backend.incarnation}
+            told["lag_s"] = None
+        return {**blank, **facts, **told}
 
 
 def _without_credentials(url: str) -> str:

@@ -3,7 +3,14 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from warmroute.proxy.config.fields import (
     BackendUrl,
@@ -52,6 +59,17 @@ class KVEventsConfig(Section):
     bind: bool = Field(
         default=False, description="Bind the address instead of connecting to it."
     )
+
+    @model_validator(mode="after")
+    def _can_connect(self) -> "KVEventsConfig":
+        for address in (None if self.bind else self.endpoint, self.replay):
+            if address is not None and address.startswith("tcp://*"):
+                raise ValueError(
+                    f"nobody can connect to '{address}' (allowed: the engine's host in "
+                    "place of *; an endpoint that the engine connects to itself has "
+                    "`bind: true`)"
+                )
+        return self
 
 
 _WORD, _MAPPING = "<word>", "<mapping>"

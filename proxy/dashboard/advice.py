@@ -72,6 +72,13 @@ def _view(name: str, view: Facts, state: str) -> Iterator[dict[str, Any]]:
         )
     if status in _STATUS:
         yield _warning(f"events_{status}", f"{name} {_STATUS[status]}", name)
+    if "not_followed" in view:
+        yield _warning(
+            "events_not_followed",
+            f"{name} publishes KV events that are not followed, so that its view is "
+            f"only what was sent to it: {view['not_followed']}",
+            name,
+        )
     lag_s = view["lag_s"]
     if lag_s is not None and lag_s > _LATE_S:
         yield _warning(
@@ -84,8 +91,9 @@ def _view(name: str, view: Facts, state: str) -> Iterator[dict[str, Any]]:
 
 _STATUS: Final = {
     "catching_up": "has published more than was heard: its view is being made anew",
-    "degraded": "lost events that could not be replayed: its view is partly a guess; "
-    "give the engine a replay endpoint",
+    "degraded": "published events that were not heard and cannot be had again: its "
+    "view misses blocks until they are announced anew; give the engine a replay "
+    "endpoint, and one that reaches far enough back",
     "silent": "was subscribed to and has not published an event yet: "
     "either it is idle, or its events go elsewhere",
 }

@@ -202,6 +202,15 @@ class Fleet:
             backend.vitals.refuse_traffic()
             self._probers.wake(backend.name)
 
+    def reborn(self, backend: Backend) -> None:
+        """Note that its events prove a new process, whether a probe sees one or not.
+
+        The probe that meets the same new process does not count it again.
+        """
+        if self.backends.get(backend.name) is backend:
+            backend.vitals.foresee_restart()
+            self._restart(backend)
+
     def endpoint(self, backend: Backend) -> Endpoint | None:
         """Return where a backend takes control calls; None while it is not probed."""
         return self._probers.endpoint(backend.name)
@@ -232,7 +241,9 @@ class Fleet:
 
     def _pass(self, backend: Backend, report: Report) -> None:
         was_mixed = backend.vitals.is_mixed
-        if backend.vitals.pass_probe(report.facts.boot_id if report.facts else None):
+        boot_id = report.facts.boot_id if report.facts else None
+        is_fresh = report.incarnation == backend.incarnation
+        if backend.vitals.pass_probe(boot_id, is_fresh):
             self._restart(backend)
         if backend.vitals.is_mixed and not was_mixed:
             logger.warning("backend_address_shared", extra={"backend": backend.name})

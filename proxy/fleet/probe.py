@@ -42,6 +42,7 @@ class Report:
         models: The models served.
         facts: What the engine tells about itself.
         event_sources: Where it publishes its KV events.
+        incarnation: That of the backend when it was asked.
     """
 
     adapter: Adapter
@@ -52,6 +53,7 @@ class Report:
     models: list[ModelCard] | None = None
     facts: EngineFacts | None = None
     event_sources: list[EventAddress] | None = None
+    incarnation: int = 1
 
 
 class Prober:
@@ -129,6 +131,7 @@ class Prober:
     async def probe(self) -> Report:
         """Ask once; raises nothing that a backend or an adapter can cause."""
         report = Report(self._backend.adapter)
+        report.incarnation = self._backend.incarnation
         try:
             await self._ask_health(report)
         except BackendRefused as error:
@@ -137,9 +140,8 @@ class Prober:
         except Exception as error:  # an adapter is a plugin and may raise anything
             report.detail = str(error) or repr(error)
         if report.ready:
-            incarnation = self._backend.incarnation
             await self._learn(report)
-            self._incarnation = incarnation
+            self._incarnation = report.incarnation
         self._round += 1
         return report
 

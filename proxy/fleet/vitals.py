@@ -37,6 +37,7 @@ class Vitals:
     __slots__ = (
         "_boots",
         "_failures",
+        "_is_foreseen",
         "_limit",
         "_refused_probes",
         "_refused_traffic",
@@ -62,6 +63,7 @@ class Vitals:
         self._refused_probes = 0
         self._refused_traffic = False
         self._was_up = False
+        self._is_foreseen = False
 
     def __repr__(self) -> str:
         doubt = ", suspect" if self.is_suspect else ""
@@ -97,13 +99,22 @@ class Vitals:
         elif self.life == "starting" or self._failures >= self._limit:
             self.life = "down"
 
-    def pass_probe(self, boot_id: str | None) -> bool:
+    def foresee_restart(self) -> None:
+        """Note a restart that others have proved: a probe is about to meet it."""
+        self._is_foreseen = True
+
+    def pass_probe(self, boot_id: str | None, is_fresh: bool = True) -> bool:
         """Note a good probe; tell whether it met a new process.
 
         Args:
             boot_id: What the engine said in this probe, None if it did not.
+            is_fresh: Whether it was begun after the last restart that is known.
         """
         restarted = self._meets_restart(boot_id)
+        is_known = restarted and self._is_foreseen
+        is_told = boot_id is not None or self.boot_id is None
+        if restarted or (is_fresh and is_told):
+            self._is_foreseen = False
         if boot_id is not None and boot_id not in self._boots:
             self._boots.append(boot_id)
         if boot_id is not None or restarted:
@@ -112,7 +123,7 @@ class Vitals:
         self._was_up = True
         self.is_suspect = self._refused_traffic = False
         self._failures = self._refused_probes = 0
-        return restarted
+        return restarted and not is_known
 
     def _fail_refused(self, now: float) -> None:
         self.is_suspect = True

@@ -24,14 +24,25 @@ from warmroute.proxy.view.turns import Turns
 from warmroute.proxy.view.view import View
 
 _SNAPSHOT_S = 30.0
+_DISTRUST = {
+    "degrade": "it had less than it announced, again and again; "
+    "`warmroute doctor` examines it",
+    "silent": "it answered prompts and announced no block; "
+    "check where its events go with `warmroute doctor`",
+}
 
 logger = logging.getLogger(__name__)
 
 
 class Feed:
-    """The events of one rank of a backend, from the subscription to the index."""
+    """The events of one rank of a backend, from the subscription to the index.
 
-    __slots__ = ("_member", "address", "backend", "stream")
+    Attributes:
+        num_reborn: Restarts of its engine that its own events have proved, or others'
+            of the backend that it shared.
+    """
+
+    __slots__ = ("_member", "address", "backend", "num_reborn", "stream")
 
     def __init__(
         self, backend: str, stream: Stream, member: Subscription, address: EventAddress
@@ -39,6 +50,7 @@ class Feed:
         self.backend = backend
         self.stream = stream
         self.address = address
+        self.num_reborn = 0
         self._member = member
 
     def __repr__(self) -> str:
@@ -62,6 +74,8 @@ class Feeds:
         view: Learns who announces its own blocks.
         index: Where the blocks go.
         endpoint_of: Returns where a backend takes control calls.
+        on_restart: Is told of a backend whose events prove that its engine started
+            anew; once, though all its ranks do.
     """
 
     __slots__ = (
@@ -71,6 +85,9 @@ class Feeds:
         "_endpoint_of",
         "_feeds",
         "_index",
+        "_is_telling",
+        "_on_restart",
+        "_reasons",
         "_refused",
         "_subscriptions",
         "_turns",
@@ -82,7 +99,10 @@ class Feeds:
         view: View,
         index: PrefixIndex,
         endpoint_of: Callable[[Backend], Endpoint | None],
+        on_restart: Callable[[Backend], None],
     ) -> None:
+        self._on_restart = on_restart
+        self._is_telling = False
         self._view = view
         self._index = index
         self._endpoint_of = endpoint_of
@@ -92,6 +112,7 @@ class Feeds:
         self._turns = Turns()
         self._feeds: dict[str, Feed] = {}
         self._refused: dict[str, EventAddress] = {}
+        self._reasons: dict[str, str] = {}
         self._closing: set[asyncio.Task[None]] = set()
         view.on_distrust = self._distrusted
 
@@ -114,17 +135,27 @@ class Feeds:
             if seat not in self._feeds and self._refused.get(seat) != address:
                 self._follow(backend, seat, address)
 
+    def not_followed(self, backend: Backend) -> str | None:
+        """Say why events of a backend are not followed that it publishes."""
+        seats = (
+            [one.name for one in backend.candidates] if backend.event_sources else []
+        )
+        return next((self._reasons[one] for one in seats if one in self._reasons), None)
+
     def restarted(self, backend: Backend) -> None:
         """Forget what an engine told that is no more."""
-        for candidate in backend.candidates:
-            self._refused.pop(candidate.name, None)
-        for _, feed in self._of(backend.name):
+        self._forgive(backend)
+        if self._is_telling:  # the streams know it best, and found it out
+            return
+        feeds = [feed for _, feed in self._of(backend.name)]
+        most = max((feed.num_reborn for feed in feeds), default=0)
+        for feed in feeds:
+            feed.num_reborn = most
             feed.stream.restart()
 
     def removed(self, backend: Backend) -> None:
         """Stop hearing a backend that is gone."""
-        for candidate in backend.candidates:
-            self._refused.pop(candidate.name, None)
+        self._forgive(backend)
         for seat, _ in self._of(backend.name):
             self._leave(seat)
 
@@ -142,6 +173,11 @@ class Feeds:
         await asyncio.gather(*self._closing, return_exceptions=True)
         self._subscriptions.close()
         self._context.destroy(linger=0)
+
+    def _forgive(self, backend: Backend) -> None:
+        for candidate in backend.candidates:
+            self._refused.pop(candidate.name, None)
+            self._reasons.pop(candidate.name, None)
 
     def _of(self, backend: str) -> list[tuple[str, Feed]]:
         return [one for one in self._feeds.items() if one[1].backend == backend]
@@ -165,6 +201,7 @@ class Feeds:
             None if backend.ranks else partial(self._snapshot, backend),
             self._view.stamp,
             turns=self._turns,
+            on_restart=partial(self._reborn, backend, name),
         )
         try:
             member = self._subscriptions.add(
@@ -175,9 +212,24 @@ class Feeds:
             self._refuse(name, address, str(error))
             return
         self._feeds[name] = Feed(backend.name, stream, member, address)
+        self._reasons.pop(name, None)
         stream.start()
         extra = {"backend": name, "endpoint": address.endpoint}
         logger.info("kv_events_subscribed", extra=extra)
+
+    def _reborn(self, backend: Backend, name: str) -> None:
+        """Tell of a restart that a rank's events prove, and no other's have."""
+        feed = self._feeds.get(name)
+        if feed is None:
+            return
+        most = max(one.num_reborn for _, one in self._of(backend.name))
+        feed.num_reborn += 1
+        if feed.num_reborn > most:
+            self._is_telling = True
+            try:
+                self._on_restart(backend)
+            finally:
+                self._is_telling = False
 
     async def _snapshot(self, backend: Backend) -> Snapshot | None:
         endpoint = self._endpoint_of(backend)
@@ -187,14 +239,17 @@ class Feeds:
         return await backend.adapter.snapshot(endpoint.allowing(most, _SNAPSHOT_S))
 
     def _refuse(self, name: str, address: EventAddress, reason: str) -> None:
-        self._refused[name] = address
+        self._refused[name], self._reasons[name] = address, reason
         extra = {"backend": name, "reason": reason}
         logger.warning("kv_events_not_followed", extra=extra)
 
     def _complain(self, backend: Backend) -> None:
         sources = backend.event_sources
         if self._refused.get(backend.name) != sources[0]:
-            reason = f"{len(sources)} publishers of ranks that cannot be chosen"
+            reason = (
+                f"{len(sources)} publishers of ranks that cannot be chosen; "
+                "make each rank a backend of its own"
+            )
             self._refuse(backend.name, sources[0], reason)
 
     def _leave(self, name: str) -> None:
@@ -215,6 +270,7 @@ class Feeds:
             feed.stream.restart()
         else:
             self._refused[name] = feed.address
+            self._reasons[name] = _DISTRUST[verdict]
             self._leave(name)
             self._view.mirror_again(name)
 
@@ -225,7 +281,6 @@ class Feeds:
         stream, sequencer = feed.stream, feed.stream.sequencer
         return {
             "seq": stream.seq,
-            "incarnation": sequencer.num_restarts,
             "gaps": sequencer.num_gaps,
             "replays": stream.num_replays,
             "lag_s": stream.lag_s,

@@ -9,6 +9,7 @@ from warmroute.policies.errors import ProtocolMismatch
 from warmroute.proxy.view.track import Track
 
 Message = bytes | Batch | Iterator[Batch]
+Piece = tuple[Message, bool]
 
 _LARGE_BYTES = 32 << 10
 _MAX_BLOCKS = 512
@@ -27,7 +28,7 @@ class Intake:
         wall: Seconds of the wall clock.
 
     Attributes:
-        lag_s: Age of the newest batch when it was entered; None before the first.
+        lag_s: Age of the newest live batch when it was entered; None before the first.
     """
 
     __slots__ = ("_pieces", "_stamp", "_wall", "lag_s", "track")
@@ -41,7 +42,7 @@ class Intake:
         self.track = track
         self._stamp = stamp
         self._wall = wall
-        self._pieces: deque[Message] = deque()
+        self._pieces: deque[Piece] = deque()
         self.lag_s: float | None = None
 
     def __repr__(self) -> str:
@@ -50,9 +51,12 @@ class Intake:
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def add(self, messages: Iterable[Message]) -> None:
-        """Take what is next; nothing is entered yet."""
-        self._pieces.extend(messages)
+    def add(self, messages: Iterable[Message], is_live: bool = True) -> None:
+        """Take what is next; nothing is entered yet.
+
+        What is not live was sent again: its age says nothing about its way here.
+        """
+        self._pieces.extend((one, is_live) for one in messages)
 
     def wipe(self) -> None:
         """Forget what waits, and all that was entered."""
@@ -61,28 +65,29 @@ class Intake:
 
     def enter(self) -> None:
         """Enter the next piece."""
-        message = self._pieces.popleft()
+        message, is_live = self._pieces.popleft()
         if isinstance(message, bytes):
-            self._enter_bytes(message)
+            self._enter_bytes(message, is_live)
         elif isinstance(message, Batch):
             self.track.apply(message, self._stamp())
         elif (batch := next(message, None)) is not None:
             self.track.apply(batch, self._stamp())
-            self._pieces.appendleft(message)
+            self._pieces.appendleft((message, is_live))
 
-    def _enter_bytes(self, message: bytes) -> None:
+    def _enter_bytes(self, message: bytes, is_live: bool) -> None:
         if len(message) > _LARGE_BYTES and len(pieces := cut(message)) > 1:
-            self._pieces.extendleft(reversed(pieces))
+            self._pieces.extendleft((one, is_live) for one in reversed(pieces))
             return
         try:
             batch = decode(message)
         except ProtocolMismatch:
             self.track.num_skipped += 1
             return
-        if batch.timestamp:
+        if is_live and batch.timestamp:
             self.lag_s = min(max(0.0, self._wall() - batch.timestamp), _MAX_LAG_S)
         if len(message) > _LARGE_BYTES:
-            self._pieces.extendleft(reversed(list(_short(batch))))
+            parts = reversed(list(_short(batch)))
+            self._pieces.extendleft((one, is_live) for one in parts)
         else:
             self.track.apply(batch, self._stamp())
 

@@ -27,11 +27,27 @@ class Mirrors:
 
     Of a backend with several data-parallel ranks, each has a view of its own, under
     a name of its own; the first one's is the backend's.
+
+    Args:
+        index: Where the blocks are.
+        clock: Seconds on the clock of the requests, for what comes without a time;
+            left out, that is as old as what came before it.
     """
 
-    __slots__ = ("_index", "_lineups", "_mirrors", "_seats", "_stamp", "_told")
+    __slots__ = (
+        "_clock",
+        "_index",
+        "_lineups",
+        "_mirrors",
+        "_seats",
+        "_stamp",
+        "_told",
+    )
 
-    def __init__(self, index: PrefixIndex) -> None:
+    def __init__(
+        self, index: PrefixIndex, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._clock = clock
         self._index = index
         self._mirrors: dict[str, Mirror] = {}
         self._seats: dict[str, tuple[str, ...]] = {}
@@ -166,8 +182,9 @@ class Mirrors:
         self._change_source(mirror, "mirror")
 
     def stamp(self) -> float:
-        """Return a stamp that is greater than all before."""
-        self._stamp = nextafter(self._stamp, inf)
+        """Return a stamp that is greater than all before: the time, with a clock."""
+        now = self._clock() if self._clock is not None else 0.0
+        self._stamp = now if now > self._stamp else nextafter(self._stamp, inf)
         return self._stamp
 
     def configure(

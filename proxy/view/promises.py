@@ -1,10 +1,11 @@
 """What was promised of announced blocks, and what became of it."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.trunks import Survey
 from warmroute.proxy.view.mirror import Mirror
 from warmroute.proxy.view.mirrors import Mirrors
 from warmroute.proxy.view.ticket import Ticket
@@ -23,8 +24,10 @@ class Promises(Mirrors):
 
     __slots__ = ("_over", "on_distrust")
 
-    def __init__(self, index: PrefixIndex) -> None:
-        super().__init__(index)
+    def __init__(
+        self, index: PrefixIndex, clock: Callable[[], float] | None = None
+    ) -> None:
+        super().__init__(index, clock)
         self.on_distrust: Callable[[str, str], None] | None = None
         self._over: deque[tuple[float, Ticket]] = deque()
 
@@ -63,6 +66,11 @@ class Promises(Mirrors):
                 if ticket.doubted < 0 or self._is_explained(mirror, ticket):
                     continue
             self._over.append((until, ticket))
+
+    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
+        """Begin a survey, without what ended requests held; see `Mirrors`."""
+        self._take_back(now)
+        return super().survey(names, max_nodes, now)
 
     def _take_back(self, now: float) -> None:
         while self._over and self._over[0][0] <= now:

@@ -48,19 +48,23 @@ class Stream:
         turns: Gives it its share of the loop; shared with other streams.
         clock: Monotonic seconds.
         wall: Seconds of the wall clock.
+        on_restart: Called when the messages prove that the engine started anew, after
+            all that was told before is forgotten.
 
     Attributes:
         num_replays: Replays that were asked for and came.
         seq: Number of the newest message that was entered; None before the first.
-        is_degraded: What was lost could not be had again.
     """
 
     __slots__ = (
         "_clock",
+        "_has_failed",
         "_has_heard",
         "_intake",
         "_name",
+        "_num_restarts",
         "_num_wipes",
+        "_on_restart",
         "_queue",
         "_queued_bytes",
         "_replay",
@@ -68,7 +72,6 @@ class Stream:
         "_task",
         "_turns",
         "address",
-        "is_degraded",
         "num_replays",
         "seq",
         "sequencer",
@@ -87,6 +90,7 @@ class Stream:
         turns: Turns | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
         self.address = address
@@ -96,7 +100,8 @@ class Stream:
         self._clock = clock
         self._turns = turns or Turns(clock)
         self.sequencer = Sequencer(bool(address.replay or snapshot))
-        self._num_wipes = 0
+        self._num_restarts = self._num_wipes = 0
+        self._on_restart = on_restart
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued_bytes = 0
         self._intake = Intake(track, stamp, wall)
@@ -104,14 +109,14 @@ class Stream:
         self._task: asyncio.Task[None] | None = None
         self.num_replays = 0
         self.seq: int | None = None
-        self.is_degraded = False
+        self._has_failed = False
 
     def __repr__(self) -> str:
         return f"<Stream {self._name} {self.address.endpoint} {self.sequencer!r}>"
 
     @property
     def lag_s(self) -> float | None:
-        """Age of the newest batch when it was entered; None before the first."""
+        """Age of the newest live batch when it was entered; None before the first."""
         return self._intake.lag_s
 
     @property
@@ -123,6 +128,15 @@ class Stream:
             return "degraded"
         is_known = self._has_heard or self.sequencer.is_complete
         return "live" if is_known else "silent"
+
+    @property
+    def is_degraded(self) -> bool:
+        """Tell whether messages are missing, or may be, that cannot be had again.
+
+        Where none can be had again and none came yet, nothing is known to be missing.
+        """
+        is_known = self._has_failed or self.sequencer.last is not None
+        return is_known and not self.sequencer.is_complete
 
     @property
     def is_catching_up(self) -> bool:
@@ -154,11 +168,13 @@ class Stream:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        self._release(())
         self._ask()
 
     def restart(self) -> None:
         """Forget everything: the engine is known to have started anew."""
         self.sequencer.restart()
+        self._num_restarts = self.sequencer.num_restarts
         self._release(())
         self._ask()
 
@@ -184,7 +200,7 @@ class Stream:
             else:
                 seq, payload = queue.popleft()
                 self._queued_bytes -= len(payload)
-                self._release(self.sequencer.live(seq, payload))
+                self._release(self.sequencer.live(seq, payload), is_live=True)
             if not intake:
                 self.seq = self.sequencer.last
             if self._clock() > until:
@@ -192,13 +208,16 @@ class Stream:
         self._ask()
         return bool(intake or queue)
 
-    def _release(self, messages: Iterable[Message]) -> None:
+    def _release(self, messages: Iterable[Message], is_live: bool = False) -> None:
         """Let these be entered next; what they make void goes at once."""
         if self.sequencer.num_wipes != self._num_wipes:
             self._num_wipes = self.sequencer.num_wipes
             self._intake.wipe()
             self.seq = None
-        self._intake.add(messages)
+        if self.sequencer.num_restarts != self._num_restarts:
+            self._num_restarts = self.sequencer.num_restarts
+            self._on_restart()
+        self._intake.add(messages, is_live)
         if self._intake:
             self._turns.ask(self)
         else:
@@ -221,7 +240,7 @@ class Stream:
         except Exception:
             logger.exception("kv_replay_crashed", extra={"backend": self._name})
             self._release(self.sequencer.failed())
-            self.is_degraded = True
+            self._has_failed = True
         finally:
             if self._task is asyncio.current_task():
                 self._task = None
@@ -261,7 +280,7 @@ class Stream:
             is_lacking = sequencer.last == before and self._snapshot is not None
         if is_lacking:
             await self._ask_snapshot()
-        self.is_degraded = not sequencer.is_complete
+        self._has_failed = False
 
     async def _ask_snapshot(self) -> bool:
         """Ask the engine itself for what it has; tell whether it said so."""
@@ -275,13 +294,12 @@ class Stream:
         if snapshot is None:
             self._snapshot = None
             self._release(self.sequencer.failed())
-            self.is_degraded = not self.sequencer.is_complete
             return False
         ready = self.sequencer.rebased(snapshot.seq)
         self._release(())
         self._release([as_batches(snapshot)])
         self._release(ready)
-        self.is_degraded = False
+        self._has_failed = False
         return True
 
     async def _take(self, messages: AsyncIterator[tuple[int, bytes]]) -> None:
@@ -294,7 +312,7 @@ class Stream:
 
     def _give_up(self, reason: str) -> None:
         self._release(self.sequencer.failed())
-        self.is_degraded = True
+        self._has_failed = True
         logger.warning(
             "kv_events_degraded", extra={"backend": self._name, "reason": reason}
         )

@@ -180,7 +180,11 @@ class Track:
     def _seed(self, event: Stored) -> int:
         extras = _words(event, 0)
         salt = extras[0] if len(extras) == 1 else event.cache_salt
-        return self._root(event.lora_name, salt)
+        seed = self._root(event.lora_name, salt)
+        if event.lora_id is not None and not event.lora_name:
+            # A LoRA, and nobody knows which: no prompt is known to match.
+            return separate(seed, ("lora_id", str(event.lora_id)))
+        return seed
 
     def _hash(self, event: Stored, seed: int) -> list[int]:
         tokens = array("I", event.token_ids)
@@ -256,5 +260,7 @@ def _words(event: Stored, at: int) -> tuple[str, ...]:
     if extras is None:
         return ()
     parts = extras if isinstance(extras, list | tuple) else (extras,)
-    words = tuple(one if isinstance(one, str) else repr(one) for one in parts)
-    return tuple(word for word in words if word != event.lora_name)
+    words = [one if isinstance(one, str) else repr(one) for one in parts]
+    if event.lora_name in words:
+        words.remove(event.lora_name)  # once: a salt may be called the same
+    return tuple(words)

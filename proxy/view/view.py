@@ -105,7 +105,6 @@ class View(Promises):
             path = chain.path
             if ticket.is_promise:
                 ticket.announced += index.reach(mirror.gpu, path, chain.depth) * tokens
-                index.touch(mirror.gpu, hashes, stamp)
             elif ticket.predicted_tokens and len(chains) == 1:
                 used = index.last_used(holder, path)
                 if used is not None and used not in mirror.in_flight:
@@ -113,6 +112,8 @@ class View(Promises):
             num_held = index.insert(holder, hashes, tokens, stamp, path, chain.depth)
             if path:
                 chain.last = path[-1]
+            if ticket.is_promise:  # runs part here by now where the prompt ends
+                index.touch(mirror.gpu, hashes, stamp, chain.last)
             ticket.held.append(num_held)
             num_new += (len(hashes) - num_held) * tokens
         if num_new and not ticket.is_promise:

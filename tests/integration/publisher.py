@@ -36,7 +36,7 @@ class Publisher:
         self._topic = topic.encode()
         self._buffer = buffer
         self._sent: list[bytes] = []
-        self._socket = context.socket(zmq.PUB)
+        self._socket = context.socket(zmq.XPUB)
         self._socket.linger = self._socket.sndhwm = 0
         if connects:
             self._socket.connect(endpoint)
@@ -70,6 +70,15 @@ class Publisher:
     async def repeat(self, seq: int) -> None:
         """Send an old message once more."""
         await self._send(seq, self._sent[seq])
+
+    async def subscribed(self) -> None:
+        """Return once somebody hears."""
+        async with asyncio.timeout(10):
+            await self._socket.recv()
+
+    def begin_anew(self) -> None:
+        """Lose everything and number from 0 on, over the same connections."""
+        self._sent.clear()
 
     async def close(self) -> None:
         """Go, and lose everything."""

@@ -114,6 +114,9 @@ def ranked_engine(context: "zmq.Context[Any]", publishes: bool = True) -> Ranked
         if request.path == "/kv_event_sources":
             writer.write(answer(json.dumps(engine.sources).encode()))
             return
+        if request.path != "/v1/completions":  # a probe for what it has not
+            writer.write(answer(b"{}", "404 Not Found"))
+            return
         told = request.values(RANK)
         engine.asked.append(",".join(told) if told else None)
         rank = engine.ranks[int(told[0])] if told else next(turns)

@@ -5,6 +5,7 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -184,6 +185,47 @@ async def test_what_no_replay_brings_back_is_not_believed(
         await hearer.until(lambda: hearer.matched(7) == 1)
         assert hearer.matched(1, 3) == 0
         assert hearer.stream.is_degraded
+
+
+async def test_one_that_sends_nothing_again_is_whole_if_heard_from_the_first(
+    context, subscriptions
+) -> None:
+    """Before its first event nothing is known to be missing, and then nothing is."""
+    publisher = Publisher(context)
+    address = replace(publisher.address, replay=None)
+    asked = asyncio.Event()
+
+    async def snapshot() -> None:
+        asked.set()
+
+    hearer = Hearer(address, subscriptions, context, snapshot)
+    await asked.wait()
+    await hearer.until(lambda: not hearer.stream.is_catching_up)
+    assert hearer.stream.status == "silent"
+    await publisher.subscribed()
+    await publisher.publish(stored(1, 3))
+    await hearer.until(lambda: hearer.matched(1, 3) == 3)
+    assert hearer.stream.status == "live"
+    await publisher.publish(removed(3), is_lost=True)
+    await publisher.publish(stored(7))
+    await hearer.until(lambda: hearer.matched(7) == 1)
+    assert hearer.stream.status == "degraded"
+    await hearer.stream.close()
+    await publisher.close()
+
+
+async def test_one_that_sends_nothing_again_and_was_heard_late_is_degraded(
+    context, subscriptions
+) -> None:
+    publisher = Publisher(context)
+    await publisher.publish(stored(1, 3))
+    hearer = Hearer(replace(publisher.address, replay=None), subscriptions, context)
+    await publisher.subscribed()
+    await publisher.publish(stored(7))
+    await hearer.until(lambda: hearer.matched(7) == 1)
+    assert hearer.stream.status == "degraded"
+    await hearer.stream.close()
+    await publisher.close()
 
 
 async def test_a_restarted_engine_has_nothing(context, subscriptions) -> None:

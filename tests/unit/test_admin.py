@@ -72,8 +72,8 @@ class FakeView:
     def facts(self, name: str) -> Mapping[str, Any]:
         return {"source": "mirror", "blocks": 7, "incarnation": 1}
 
-    def tree(self, name: str, depth: int) -> Any:
-        return {"name": name, "depth": depth}
+    def tree(self, name: str, depth: int, now: float) -> Any:
+        return {"name": name, "depth": depth, "now": now}
 
 
 class FakeApplication:
@@ -168,6 +168,20 @@ async def error_of(response: Any) -> tuple[int, str]:
 
 
 class TestState:
+    async def test_ranks_have_the_incarnation_of_their_backend(
+        self,
+        application: FakeApplication,
+        opened: Open,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        facts = {"source": "events", "ranks": [{"seq": 1, "incarnation": 0}]}
+        monkeypatch.setattr(FakeView, "facts", lambda *_: facts)
+        client = await opened(make_state(application))
+        body = await (await client.get("/api/state")).json()
+        view = body["backends"][0]["view"]
+        assert view["ranks"] == [{"seq": 1, "incarnation": 3}]
+        assert view["incarnation"] == 3
+
     async def test_has_the_documented_shape(
         self, application: FakeApplication, opened: Open
     ) -> None:

@@ -1,10 +1,13 @@
 """The view of a backend whose engine announces its blocks itself."""
 
 from array import array
+from functools import partial
+from typing import Any
 
 from warmroute.adapters.kv_events.wire import Batch, Removed, Stored
 from warmroute.policies.kv.blocks import root_hash
 from warmroute.policies.kv.radix import PrefixIndex
+from warmroute.policies.kv.trunks import Survey
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
@@ -124,6 +127,51 @@ class TestAnnounced:
         house.serve(prompt(100), 0)
         assert house.matched(prompt(100), LONG_AGO_S) == 96
         assert house.view.facts("a")["source"] == "mirror"
+
+
+class TestShown:
+    def test_blocks_are_as_old_as_their_event_and_no_prompt_has_passed_them(
+        self,
+    ) -> None:
+        now = 5000.0
+        index = PrefixIndex()
+        view = View(index, lambda: now)
+        view.add_backend("a", SIZE)
+        tiers = view.announce("a", dict)
+        root, size = lambda *_: ROOT, partial(view.heard, "a")
+        track = Track(index, tiers, root, size, lambda: None)
+        event = Stored([1], None, list(range(16)), SIZE)
+        track.apply(Batch(0.0, [event], 0), view.stamp())
+        now += 7
+        event = Stored([2], 1, list(range(16, 32)), SIZE)
+        track.apply(Batch(0.0, [event], 0), view.stamp())
+        now += 1
+        (run,) = view.tree("a", 1, now)["children"]  # type: ignore[attr-defined]
+        assert (run["last_used_s"], run["hits"], run["tokens"]) == (1.0, 0, 32)
+        lookup = view.match(prompt(17), [Candidate("a")], 4.0, now)
+        view.dispatched(lookup, "a", now)
+        (run,) = view.tree("a", 1, now)["children"]  # type: ignore[attr-defined]
+        assert (run["last_used_s"], run["hits"], run["tokens"]) == (0.0, 1, 16)
+        assert run["children"] == []
+
+    def test_what_is_promised_is_not_shown_as_held(self) -> None:
+        house = House()
+        house.announce(2)
+        ticket = house.send(prompt(100))
+        house.send(prompt(100, seed=1))
+        (run,) = house.view.tree("a", 3, house.now)["children"]  # type: ignore[attr-defined]
+        assert (run["tiers"], run["tokens"], run["children"]) == (["gpu"], 32, [])
+        house.view.released(ticket, house.now)
+        shown = finished(house.view.survey(["a"], 10, house.now + LONG_AGO_S))
+        assert [one["tokens"] for one in shown["root"]["children"]] == [96, 32]
+
+
+def finished(survey: Survey) -> Any:
+    try:
+        while True:
+            next(survey)
+    except StopIteration as end:
+        return end.value
 
 
 class TestDifference:

@@ -35,6 +35,25 @@ class TestProblems:
         )
         assert problems[0].endswith("; did you mean 'vllm'?")
 
+    @pytest.mark.parametrize(
+        "written",
+        [
+            "{endpoint: 'tcp://*:5557'}",
+            "{endpoint: 'tcp://*:5557', bind: true, replay: 'tcp://*:5557'}",
+        ],
+    )
+    def test_kv_events_of_every_interface_cannot_be_connected_to(
+        self, files: Files, written: str
+    ) -> None:
+        text = f"backends:\n  - url: http://a\n    kv_events: {written}\n"
+        (problem,) = files.problems(text)
+        assert problem.startswith(
+            "config.yaml:3: backends[0].kv_events: nobody can connect to "
+            "'tcp://*:5557' (allowed: the engine's host in place of *; "
+        )
+        events = "{endpoint: 'tcp://*:1', bind: true}"
+        files.load(f"backends: [{{url: http://a, kv_events: {events}}}]")
+
     def test_all_problems_come_at_once_in_the_order_of_the_file(
         self, files: Files
     ) -> None:

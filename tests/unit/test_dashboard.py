@@ -330,6 +330,7 @@ class TestAdvice:
             ({"status": "silent"}, "events_silent", "has not published"),
             ({"status": "catching_up"}, "events_catching_up", "made anew"),
             ({"lag_s": 3.21}, "events_late", "3.2 s late"),
+            ({"not_followed": "why"}, "events_not_followed", "sent to it: why"),
         ],
     )
     def test_a_doubtful_view_is_named(

@@ -64,6 +64,21 @@ def test_a_small_batch_is_one_piece() -> None:
     assert (rig.enter_all(), rig.matched(5), rig.intake.lag_s) == (1, 5, 0.5)
 
 
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_only_live_batches_tell_how_late_events_come(count: int) -> None:
+    """What is sent again is as old as it is, however good the way here."""
+    rig = Rig()
+    rig.intake.add([packed(stored(1, count))], is_live=False)
+    rig.enter_all()
+    assert rig.intake.lag_s is None
+    rig.intake.add([packed(stored(count + 1, count, count), time=1.75)])
+    rig.enter_all()
+    assert rig.intake.lag_s == 0.25
+    rig.intake.add([packed(stored(9 * count, 1, 2 * count))], is_live=False)
+    rig.enter_all()
+    assert rig.intake.lag_s == 0.25
+
+
 def test_a_large_batch_is_entered_event_by_event() -> None:
     events = [stored(at, 100, at - 1 or None) for at in range(1, 6001, 100)]
     rig = Rig()

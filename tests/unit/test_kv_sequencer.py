@@ -130,6 +130,15 @@ class TestSequencer:
         assert reader.sequencer.wanted is None
         assert reader.sequencer.num_restarts == 1
 
+    def test_after_a_lost_connection_one_that_cannot_be_asked_is_another(self) -> None:
+        sequencer = Sequencer(can_replay=False)
+        sequencer.doubt()
+        assert (sequencer.num_restarts, sequencer.num_wipes) == (0, 0)
+        sequencer.live(0, b"a")
+        sequencer.doubt()
+        sequencer.doubt()
+        assert (sequencer.num_restarts, sequencer.num_wipes) == (1, 1)
+
     def test_a_restart_during_a_replay_is_asked_for_from_its_first_on(self) -> None:
         reader = Reader()
         reader.replay(0, 1, 2)

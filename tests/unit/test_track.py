@@ -136,6 +136,24 @@ class TestTrack:
         assert rig.matched((1, 2), root(salt="s")) == (2, 0)
         assert rig.matched((3,), root(lora="l")) == (1, 0)
 
+    @pytest.mark.parametrize("extra_keys", [None, [["l"], ["l"]]])
+    def test_a_lora_that_has_a_number_alone_matches_nothing(
+        self, extra_keys: list[list[str]] | None
+    ) -> None:
+        """It is not the base model, and nobody knows which one it is."""
+        rig = Rig()
+        rig.apply(stored((1, 2), lora_id=7, extra_keys=extra_keys))
+        assert rig.track.num_skipped == 0
+        for seed in (root(), root(lora="l"), root(lora="7"), root(salt="l")):
+            assert rig.matched((1, 2), seed) == (0, 0)
+
+    def test_a_salt_may_be_called_like_the_lora(self) -> None:
+        rig = Rig()
+        keys = [["l", "l"], ["l"]]
+        rig.apply(stored((1, 2), lora_name="l", lora_id=1, extra_keys=keys))
+        assert rig.matched((1, 2), root(lora="l")) == (0, 0)
+        assert rig.matched((1, 2), root(lora="l", salt="l")) == (2, 0)
+
     def test_an_image_in_the_middle_separates_what_is_behind_it(self) -> None:
         rig = Rig()
         rig.apply(stored((1, 2, 3), extra_keys=[None, [["image", 0]], None]))

@@ -149,3 +149,39 @@ def test_every_change_of_a_process_is_seen_once(events: list[str]) -> None:
             vitals.fail_probe(100.0, event == "refused")
             boots += event == "refused" and vitals.boot_id == str(boots)
         assert restarts == seen
+
+
+class TestForeseen:
+    """Restarts that the events have proved before a probe met the new process."""
+
+    def test_a_probe_that_meets_it_does_not_count_it_again(self) -> None:
+        vitals = make()
+        vitals.foresee_restart()
+        assert not vitals.pass_probe("2")
+        assert vitals.boot_id == "2"
+        assert vitals.pass_probe("3")
+
+    def test_one_that_was_under_way_may_still_have_met_the_old_process(self) -> None:
+        vitals = make()
+        vitals.foresee_restart()
+        assert not vitals.pass_probe("1", is_fresh=False)
+        assert not vitals.pass_probe("2")
+
+    def test_one_that_finds_the_same_process_ends_the_waiting(self) -> None:
+        """Its HTTP server stayed up, so that the next new one is another restart."""
+        vitals = make()
+        vitals.foresee_restart()
+        assert not vitals.pass_probe("1")
+        assert vitals.pass_probe("2")
+
+    def test_one_that_is_told_nothing_does_not(self) -> None:
+        vitals = make()
+        vitals.foresee_restart()
+        assert not vitals.pass_probe(None)
+        assert not vitals.pass_probe("2")
+
+    def test_a_refused_connection_is_the_same_restart(self) -> None:
+        vitals = make(None)
+        vitals.fail_probe(0.0, refused=True)
+        vitals.foresee_restart()
+        assert not vitals.pass_probe(None)
