@@ -41,7 +41,8 @@ class Plan:
 
     Args:
         min_tokens: Smallest item that anything is done for.
-        retained_share: Share of a pool that may be retained.
+        retained_share: Share of a pool that may be retained; `Pressure.held` is to be
+            kept up to date with what is.
         came: Called when an item on which something was done is used again, or its
             conversation went on elsewhere.
 
@@ -123,17 +124,16 @@ class Plan:
 
     def keep(self, item: Item, until: float) -> None:
         """Note that an item is retained until some time."""
-        pool = self.pool(item.backend)
         if not item.held_until:
-            pool.held += item.own_tokens
-            pool.found(True)
+            self.pool(item.backend).found(True)
         item.held_until = until
 
     def let_go(self, item: Item) -> None:
-        """Note that an item is not retained any more."""
-        if item.held_until:
-            item.held_until = 0.0
-            self.pool(item.backend).held -= item.own_tokens
+        """Note that an item is not retained for what it will be used for next.
+
+        Its engine may have blocks of it still, until their time is over.
+        """
+        item.held_until = 0.0
 
     def missed(self, item: Item) -> None:
         """Note that what was to be retained is gone already."""
@@ -285,10 +285,9 @@ class Plan:
         return gaps.index(away), gaps.chance(away, until - away)
 
     def _has_room(self, item: Item, pool: Pressure) -> bool:
-        if item.held_until:
-            return True
+        """Tell whether there may be room; who knows the blocks counts them."""
         most = self.retained_share * (pool.capacity or 0)
-        return pool.held + item.own_tokens <= most
+        return max(pool.held, item.own_tokens) <= most
 
 
 def _because(what: str, index: float, other: float) -> str:

@@ -14,6 +14,7 @@ MIN_REQUESTS: Final = 8
 MIN_SHARE: Final = 0.05
 """Of the cluster's text must be lost, or it is not worth a word."""
 
+_LEAST_LOSSES: Final = 0.5
 _MIN_AGE_S: Final = 60.0
 _DAY_S: Final = 86_400.0
 
@@ -57,11 +58,11 @@ class Cluster:
     def __repr__(self) -> str:
         return f"<Cluster {self.name} requests={self.num:.1f} {list(self._losses)}>"
 
-    def count(self, size_bytes: int, now: float) -> None:
-        """Count a request that was looked at."""
+    def count(self, size_bytes: int, now: float, num: int = 1) -> None:
+        """Count requests of this size that were looked at."""
         self._fade(now)
-        self.num += 1.0
-        self._size_bytes += size_bytes
+        self.num += num
+        self._size_bytes += size_bytes * num
 
     def lose(
         self,
@@ -89,6 +90,11 @@ class Cluster:
         loss.size_bytes += size_bytes
         if offset <= loss.offset:
             loss.offset, loss.example = offset, example
+
+    def loses_anything(self, now: float) -> bool:
+        """Tell whether a loss of about the last hour is remembered."""
+        self._fade(now)
+        return any(loss.num >= _LEAST_LOSSES for loss in self._losses.values())
 
     def killer(self, now: float) -> Killer | None:
         """Return the kind that costs most, if it is worth a word."""

@@ -88,9 +88,16 @@ class KillerDetector:
         sizes = _sizes(chunks)
         self._counts.add(sizes)
         anchor = self._anchor(sizes)
-        cluster = self._cluster(anchor, now)
-        cluster.count(len(chunks.text), now)
         num_shared = self._counts.get(anchor)
+        cluster = self._clusters.get(anchor)
+        if cluster is None:
+            if num_shared < MIN_REQUESTS:
+                return
+            cluster = self._begin(anchor, now)
+            # Those that made it known, which were about as long.
+            cluster.count(len(chunks.text), now, MIN_REQUESTS - 1)
+        cluster.count(len(chunks.text), now)
+        self._clusters.move_to_end(anchor)
         if num_seen == len(chunks.ends) or num_shared < MIN_REQUESTS:
             return
         lost = self._lost(chunks, sizes, num_seen, SHARED * num_shared)
@@ -118,18 +125,25 @@ class KillerDetector:
         )
 
     def _anchor(self, sizes: dict[int, int]) -> int:
-        """Choose the chunk that names the cluster: long, and in many requests."""
-        count = self._counts.get
-        return max(sizes, key=lambda one: (count(one) * sizes[one], one))
+        """Choose the chunk that names the cluster: long, and in many requests.
 
-    def _cluster(self, anchor: int, now: float) -> Cluster:
+        What stands in front of each message is in all of them, and short.
+        """
+        count = self._counts.get
+        long = [one for one, size in sizes.items() if size >= _MIN_CHUNK_BYTES]
+        return max(long or sizes, key=lambda one: (count(one) * sizes[one], one))
+
+    def _begin(self, anchor: int, now: float) -> Cluster:
+        """Make a cluster, once its anchor has come often.
+
+        The one used least recently goes for it, of those that lost nothing if any did.
+        """
         clusters = self._clusters
-        cluster = clusters.get(anchor)
-        if cluster is None:
-            cluster = clusters[anchor] = Cluster(f"{anchor >> 32:08x}", now)
-            if len(clusters) > MAX_CLUSTERS:
-                clusters.popitem(last=False)
-        clusters.move_to_end(anchor)
+        if len(clusters) >= MAX_CLUSTERS:
+            oldest = next(iter(clusters))
+            idle = (at for at, one in clusters.items() if not one.loses_anything(now))
+            del clusters[next(idle, oldest)]
+        cluster = clusters[anchor] = Cluster(f"{anchor >> 32:08x}", now)
         return cluster
 
     def _lost(

@@ -270,7 +270,7 @@ class AdminState:
             "breaker": backend.breaker.state,
             "block_size": backend.block_size,
             "capacity_tokens": backend.capacity_tokens,
-            "kv_usage": backend.kv_usage,
+            "kv_usage": None if backend.state == "down" else backend.kv_usage,
             "view": self._view(backend),
             "load": {
                 "requests": load.requests,
@@ -282,17 +282,13 @@ class AdminState:
         }
 
     def _view(self, backend: BackendFacts) -> dict[str, Any]:
-        blank = {
-            "source": "none",
-            "blocks": 0,
-            "seq": None,
-            "gaps": 0,
-            "replays": 0,
-            "lag_s": None,
-        }
+        blank: dict[str, Any] = {"source": "none", "blocks": 0, "gaps": 0, "replays": 0}
+        blank |= {"seq": None, "lag_s": None}
         facts = self.view.facts(backend.name)
         # The view counts what it was told anew; the fleet's number is logged.
         told: dict[str, Any] = {"incarnation": backend.incarnation}
+        if backend.state == "down":  # what was heard last is not how things are
+            told["lag_s"] = None
         if "ranks" in facts:
             told["ranks"] = [{**one, **told} for one in facts["ranks"]]
         if (reason := self.not_followed(backend.name)) is not None:

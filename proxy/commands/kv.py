@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from warmroute.policies.errors import ConfigError
+from warmroute.proxy.commands.admin import add_admin_address, admin_client
+from warmroute.proxy.commands.numbers import positive, whole
 
 _BLOCKS = ("evict", "retain", "release", "demote", "offload", "restore")
 _VERBS = ("snapshot", "stats", "flush", *_BLOCKS, "policy", "budget")
 _TTL_S = 600.0
+_WAIT_S = 60  # for engines that move gigabytes
+_MAX_ANSWER = 256 << 20
+_MAX_TTL_S = 86_400
 _HEX_DIGITS = 16
 
 
@@ -42,7 +47,7 @@ retained anywhere; 2 bad usage
         add = parser.add_argument
         add("verb", choices=_VERBS, metavar="VERB", help=", ".join(_VERBS))
         add("--backend", metavar="NAME", help="only this one (default: all)")
-        add("--admin", metavar="URL", help="admin port (http://127.0.0.1:9090)")
+        add_admin_address(parser)
         add("--dry-run", action="store_true", help="only say what it would meet")
         add("--json", action="store_true", help="print JSON, not a table")
         _add_names(parser)
@@ -50,17 +55,17 @@ retained anywhere; 2 bad usage
 
     def run(self, options: argparse.Namespace) -> int:
         """Send it, print what came of it, and return the exit code."""
-        from warmroute.proxy.kv.admin_client import AdminClient
-
         body = _body(options)
-        client = AdminClient(options.admin)
+        client = admin_client(options, timeout_s=_WAIT_S, max_bytes=_MAX_ANSWER)
         verb = "snapshot" if options.verb == "stats" else options.verb
-        answer = client.post(f"/api/kv/{verb}", body)
+        answer = client.decode(client.post(f"/api/kv/{verb}", body), dict[str, Any])
         results = answer.get("results")
         if not isinstance(results, dict):
             results = {}
         if options.verb == "stats":
-            return _print_stats(options, client.get("/api/state"), results)
+            return _print_stats(
+                options, client.read("/api/state", dict[str, Any]), results
+            )
         from warmroute.proxy.kv.report import came_to_nothing, report
 
         print(json.dumps(answer) if options.json else report(verb, results))
@@ -104,20 +109,26 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
     names.add_argument("--tokens", metavar="ID[,ID...]", help="those of token ids")
     parser.add_argument("--cache-salt", metavar="SALT", help="salt of the prompt")
     parser.add_argument(
-        "--skip-blocks", type=int, metavar="N", help="leading blocks not meant (0)"
+        "--skip-blocks",
+        type=whole(0),
+        metavar="N",
+        help="leading blocks of a prompt or of tokens not meant (0)",
     )
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--ttl", type=float, metavar="S", help=f"retain: seconds ({_TTL_S:g})")
+    ttl = positive(_MAX_TTL_S, " seconds")
+    add("--ttl", type=ttl, metavar="S", help=f"retain: seconds ({_TTL_S:g})")
     add("--name", metavar="POLICY", help="policy: put this one in force")
     add("--option", action="append", metavar="KEY=VALUE", help="policy: its options")
     add("--method", metavar="METHOD", help="budget: put this one in force")
-    add("--budget-tokens", type=int, metavar="N", help="budget: tokens a sequence")
-    add("--share", type=float, metavar="X", help="budget: share of the prompt")
-    add("--sinks", type=int, metavar="N", help="budget: first tokens always kept")
-    add("--recent", type=int, metavar="N", help="budget: newest tokens always kept")
+    add("--budget-tokens", type=whole(1), metavar="N", help="budget: tokens a sequence")
+    add("--share", type=positive(1), metavar="X", help="budget: share of the prompt")
+    add("--sinks", type=whole(0), metavar="N", help="budget: first tokens always kept")
+    add(
+        "--recent", type=whole(0), metavar="N", help="budget: newest tokens always kept"
+    )
 
 
 def _body(options: argparse.Namespace) -> dict[str, object]:
@@ -148,6 +159,14 @@ def _named(options: argparse.Namespace) -> dict[str, object]:
         named["session"] = options.session
     elif options.tokens is not None:
         named["token_ids"] = _integers("--tokens", options.tokens.split(","))
+    if options.prompt == "":
+        raise ConfigError("--prompt: '' (allowed: a text)")
+    is_prompt = not named.keys() & {"hashes", "prefix", "session"}
+    if not is_prompt and (options.cache_salt is not None or options.skip_blocks):
+        options.parser.error(
+            "--cache-salt and --skip-blocks go with --prompt, --file or --tokens; "
+            "--hash and --session name their blocks fully"
+        )
     if named:
         if options.cache_salt is not None:
             named["cache_salt"] = options.cache_salt
@@ -220,15 +239,17 @@ def _read_file(path: Path) -> dict[str, object]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--file: {path}: {error}") from error
+    if not text.strip():
+        raise ConfigError(f"--file: {path} is empty (allowed: a text or JSON)")
     if path.suffix != ".json":
         return {"prompt": text}
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--file: {path} is not JSON: {error}") from error
-    if isinstance(content, list):
+    if isinstance(content, list) and content:
         return {"token_ids": content}
-    if isinstance(content, dict) and "messages" in content:
+    if isinstance(content, dict) and content.get("messages"):
         chat = {"messages": content["messages"], "add_generation_prompt": False}
         return {**chat, **({"tools": content["tools"]} if "tools" in content else {})}
     raise ConfigError(

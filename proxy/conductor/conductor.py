@@ -18,8 +18,8 @@ from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.proxy.conductor.action import Action, Actions, patience_s
 from warmroute.proxy.conductor.allowance import Allowance
 from warmroute.proxy.conductor.deeds import Deeds
-from warmroute.proxy.conductor.holdings import Holdings
 from warmroute.proxy.conductor.observing import turn_of
+from warmroute.proxy.conductor.retaining import Retainer
 from warmroute.proxy.conductor.tokens import PrefixTokens
 from warmroute.proxy.config.sections import ConductorConfig
 from warmroute.proxy.fleet import Fleet
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
 _SLICE = 16
-_GOODBYE_S = 3.0
 
 
 class Conductor:
@@ -71,7 +70,7 @@ class Conductor:
         self._tokens = PrefixTokens()
         self._deeds = Deeds(fleet, controls, view, index, self._tokens)
         self.actions = Actions(wall)
-        self._holdings = Holdings()
+        self._retainer = Retainer(self._deeds, clock)
         self.plan = Plan(config.min_tokens, config.retained_share, self._came)
         self._allowance = Allowance(config.actions_per_minute, clock)
         self.config = config
@@ -110,7 +109,7 @@ class Conductor:
     def forget(self, backend: str) -> None:
         """Forget a backend that is gone, or has started anew."""
         self.plan.forget(backend)
-        self._holdings.forget(backend)
+        self._retainer.holdings.forget(backend)
 
     def _came(self, item: Item, turn: Turn) -> None:
         note, item.note = item.note, None
@@ -128,7 +127,7 @@ class Conductor:
     async def stop(self) -> None:
         """Act no more, from now on, and let go of all that is retained."""
         self.is_stopped = True
-        await self._end()
+        await self.close()
 
     async def configure(self, config: ConductorConfig) -> None:
         """Take over other settings; what was learned stays."""
@@ -137,29 +136,19 @@ class Conductor:
         self.plan.retained_share = config.retained_share
         self._allowance.configure(config.actions_per_minute)
         if not config.enabled:
-            await self._end()
+            await self.close()
         elif not self.is_stopped:
             self.start()
 
     async def close(self) -> None:
-        """Stop for good."""
-        await self._end()
-
-    async def _end(self) -> None:
+        """Act no more and let go of all that is retained."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        held = self._holdings.take_all()
         for item in self.plan.held(self._clock()):
             self.plan.let_go(item)
-        if held:
-            calls = (self._deeds.release(name, keys) for name, keys in held.items())
-            try:
-                async with asyncio.timeout(_GOODBYE_S):
-                    await asyncio.gather(*calls, return_exceptions=True)
-            except TimeoutError:
-                logger.warning("conductor_release_timed_out")
+        await self._retainer.let_go()
 
     async def _run(self) -> None:
         while True:
@@ -172,10 +161,13 @@ class Conductor:
     async def tick(self) -> None:
         """Do what is due now, as far as the budget goes; engines in parallel."""
         now = self._clock()
-        for backend in self._fleet.backends.values():
-            self.plan.pool(backend.name).capacity = backend.capacity_tokens
         self.actions.expire(now)
-        self._holdings.expire(now)
+        holdings = self._retainer.holdings
+        holdings.expire(now)
+        for backend in self._fleet.backends.values():
+            pool, size = self.plan.pool(backend.name), backend.block_size or 0
+            pool.capacity = backend.capacity_tokens
+            pool.held = holdings.count(backend.name) * size
         self.plan.has_lower_tiers = self._deeds.has_lower_tiers
         wishes: dict[str, list[Wish]] = {}
         while self.plan.is_due(now):
@@ -216,16 +208,22 @@ class Conductor:
         if len(keys) < item.blocks:
             self.plan.missed(item)
             return
-        if not self._may(wish.backend, "retain"):
+        if not self._has_room(item, keys) or not self._may(wish.backend, "retain"):
             return
         now = self._clock()
         action = self._renewed(item) or self._begin("retain", wish)
-        if await self._deeds.retain(wish.backend, keys, wish.ttl_s) < len(keys):
-            action.outcome = "refused in part: the engine's own cap is reached"
-        self._holdings.add(wish.backend, keys, now + wish.ttl_s)
-        if item.stamp == wish.stamp:
+        num_kept = await self._retainer.retain(wish.backend, keys, wish.ttl_s)
+        if num_kept < len(keys):
+            action.outcome = f"refused in part: {num_kept} of {len(keys)} blocks kept"
+        elif item.stamp == wish.stamp:
             self.plan.keep(item, now + wish.ttl_s)
         self._done(action, item, wish, len(keys))
+
+    def _has_room(self, item: Item, keys: list[int]) -> bool:
+        """Tell whether a whole chain fits the share, each block counted once."""
+        capacity = self.plan.pool(item.backend).capacity or 0
+        num_blocks = self._retainer.holdings.count_with(item.backend, keys)
+        return num_blocks * item.block_tokens <= capacity * self.plan.retained_share
 
     def _renewed(self, item: Item) -> Action | None:
         """Return the action that is only to be prolonged."""
@@ -290,7 +288,7 @@ class Conductor:
             "stopped": self.is_stopped,
             "failures": self.num_failures,
             "copied_tokens": self.num_copied_tokens,
-            "retained_blocks": self._holdings.counts(),
+            "retained_blocks": self._retainer.holdings.counts(),
             "done": dict(self.num_actions),
             "outcomes": [
                 {"kind": kind, "outcome": outcome, "actions": num}

@@ -12,9 +12,32 @@ class Holdings:
     def __repr__(self) -> str:
         return f"<Holdings {self.counts()}>"
 
-    def add(self, backend: str, keys: list[int], until: float) -> None:
-        """Note that blocks are retained until some time."""
-        self._until.setdefault(backend, {}).update(dict.fromkeys(keys, until))
+    def add(self, backend: str, keys: list[int], until: float) -> dict[int, float]:
+        """Note that blocks are retained until some time, or later as known.
+
+        Returns:
+            Those that were retained before, with the time for each.
+        """
+        known = self._until.setdefault(backend, {})
+        before = {key: known[key] for key in keys if key in known}
+        known.update((key, max(until, before.get(key, until))) for key in keys)
+        return before
+
+    def restore(self, backend: str, keys: list[int], before: dict[int, float]) -> None:
+        """Take back what `add` noted of blocks, for what it returned."""
+        known = self._until.get(backend, {})
+        for key in keys:
+            known.pop(key, None)
+            if key in before:
+                known[key] = before[key]
+
+    def count_with(self, backend: str, keys: list[int]) -> int:
+        """Count the blocks retained on a backend if these were, too."""
+        return len(self._until.get(backend, {}).keys() | set(keys))
+
+    def count(self, backend: str) -> int:
+        """Count the blocks retained on a backend."""
+        return len(self._until.get(backend, ()))
 
     def expire(self, now: float) -> None:
         """Forget what has ended by itself. O(blocks retained)."""
@@ -36,4 +59,5 @@ class Holdings:
 
     def counts(self) -> dict[str, int]:
         """Return how many blocks are retained on each backend."""
-        return {backend: len(blocks) for backend, blocks in self._until.items()}
+        each = self._until.items()
+        return {backend: len(blocks) for backend, blocks in each if blocks}

@@ -14,7 +14,7 @@ def turn_of(
     decision: Decision, lookup: Lookup, seen_tokens: int, now: float
 ) -> Turn | None:
     """Return the turn; None for what has no token ids, or no full block. O(runs)."""
-    chain = _chain(lookup)
+    chain = _chain(lookup.chains_at(decision.index))
     if chain is None:
         return None
     size, hashes = chain.tokens, chain.hashes
@@ -40,11 +40,9 @@ def turn_of(
     )
 
 
-def _chain(lookup: Lookup) -> Chain | None:
-    for chains in lookup.chains.values():
-        if len(chains) == 1 and chains[0].hashes and not chains[0].is_text:
-            return chains[0]
-        break
+def _chain(chains: Sequence[Chain]) -> Chain | None:
+    if len(chains) == 1 and chains[0].hashes and not chains[0].is_text:
+        return chains[0]
     return None
 
 

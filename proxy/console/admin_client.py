@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from warmroute.policies.errors import BackendUnavailable, ConfigError, WarmrouteError
-from warmroute.proxy.console.admin_url import admin_base
+from warmroute.proxy.console.admin_url import admin_url
 
-DEFAULT_ADMIN: Final = "http://127.0.0.1:9090"
 TOKEN_VARIABLE: Final = "WARMROUTE_ADMIN_TOKEN"  # noqa: S105 - a name, no secret
 
 _TIMEOUT_S: Final = 10.0
@@ -29,26 +28,34 @@ class AdminClient:
     """Ask one admin port; a connection for each question.
 
     Args:
-        url: Such as ``http://127.0.0.1:9090``; a path of the port itself, such as
-            ``/api/state``, is passed over.
+        url: host:port, or such as ``http://127.0.0.1:9090``; a path of the port
+            itself, such as ``/api/state``, is passed over. None: see `admin_url`.
         environ: Holds the token, as for the proxy itself.
+        timeout_s: Bound of a question, between two bytes.
+        max_bytes: Bound of an answer.
 
     Raises:
         ConfigError: The URL is none.
     """
 
-    __slots__ = ("_headers", "_host", "_is_tls", "_path", "_port", "url")
+    __slots__ = (
+        *("_headers", "_host", "_is_tls", "_max_bytes", "_path", "_port"),
+        *("_timeout_s", "url"),
+    )
 
-    def __init__(self, url: str, environ: Mapping[str, str]) -> None:
-        self.url = admin_base(url)
-        try:
-            parts = urlsplit(self.url if "://" in url else f"http://{self.url}")
-            self._port = parts.port
-        except ValueError as error:
-            raise _no_url(url) from error
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise _no_url(url)
-        self._host = parts.hostname
+    def __init__(
+        self,
+        url: str | None,
+        environ: Mapping[str, str],
+        timeout_s: float = _TIMEOUT_S,
+        max_bytes: int = _MAX_BYTES,
+    ) -> None:
+        self.url = admin_url(url, environ)
+        parts = urlsplit(self.url)
+        self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._port = parts.port
+        self._host = parts.hostname or ""
         self._is_tls = parts.scheme == "https"
         self._path = parts.path.rstrip("/")
         token = environ.get(TOKEN_VARIABLE, "").strip()
@@ -69,8 +76,15 @@ class AdminClient:
             NoSuchDecision: The path is that of a decision which is not kept.
             WarmrouteError: The admin port refused, with its reason.
         """
+        return self._call("GET", path, None)
+
+    def post(self, path: str, content: object) -> bytes:
+        """Send *content* as JSON; returns the JSON of the answer, raises as `get`."""
+        return self._call("POST", path, msgspec.json.encode(content))
+
+    def _call(self, method: str, path: str, content: bytes | None) -> bytes:
         try:
-            status, body = self._ask(path)
+            status, body = self._ask(method, path, content)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or repr(error)
             raise BackendUnavailable(
@@ -100,27 +114,31 @@ class AdminClient:
                 f"version: {error}; check --admin"
             ) from error
 
-    def _ask(self, path: str) -> tuple[int, bytes]:
+    def _ask(self, method: str, path: str, content: bytes | None) -> tuple[int, bytes]:
         connection: http.client.HTTPConnection
         if self._is_tls:
             connection = http.client.HTTPSConnection(
                 self._host,
                 self._port,
-                timeout=_TIMEOUT_S,
+                timeout=self._timeout_s,
                 context=ssl.create_default_context(),
             )
         else:
             connection = http.client.HTTPConnection(
-                self._host, self._port, timeout=_TIMEOUT_S
+                self._host, self._port, timeout=self._timeout_s
             )
         try:
-            connection.request("GET", self._path + path, headers=self._headers)
+            headers = dict(self._headers)
+            if content is not None:
+                headers["content-type"] = "application/json"
+            connection.request(method, self._path + path, content, headers)
             answer = connection.getresponse()
-            body = answer.read(_MAX_BYTES + 1)
+            body = answer.read(self._max_bytes + 1)
         finally:
             connection.close()
-        if len(body) > _MAX_BYTES:
-            raise http.client.HTTPException(f"the answer is over {_MAX_BYTES} bytes")
+        if len(body) > self._max_bytes:
+            most = self._max_bytes
+            raise http.client.HTTPException(f"the answer is over {most} bytes")
         return answer.status, body
 
     def _refusal(self, status: int, body: bytes) -> WarmrouteError:
@@ -130,18 +148,15 @@ class AdminClient:
         except (ValueError, LookupError, TypeError):
             code, message = "", "it is no admin port of warmroute; check --admin"
         if code == "admin_token_wrong":
-            message = f"it wants its token; set {TOKEN_VARIABLE}"
+            message = (
+                f"{TOKEN_VARIABLE} is not its token; set it to that of the proxy"
+                if self._headers
+                else f"it wants its token; set {TOKEN_VARIABLE}"
+            )
         text = f"{self.url} answered {status}: {_cut(message)}"
         return (NoSuchDecision if code == "decision_not_found" else WarmrouteError)(
             text
         )
-
-
-def _no_url(url: str) -> ConfigError:
-    return ConfigError(
-        f"--admin: {_cut(url)!r} is no URL (allowed: http://host:port, "
-        f"https://host:port; default {DEFAULT_ADMIN})"
-    )
 
 
 def _cut(text: str) -> str:

@@ -74,7 +74,7 @@ def _row(one: Backend) -> list[str]:
         _standing(one),
         one.view.source,
         milliseconds(one.view.lag_s),
-        count(one.view.blocks),
+        "-" if one.state == "down" else count(one.view.blocks),
         count(one.load.requests),
         count(one.load.decodes),
         count(one.load.prefill_tokens),

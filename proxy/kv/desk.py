@@ -11,7 +11,6 @@ from warmroute.adapters.kv_control import SHAPES, perform
 from warmroute.adapters.kv_requests import Request
 from warmroute.policies.errors import AdapterError, BackendUnavailable, ClientError
 from warmroute.policies.kv.radix import PrefixIndex
-from warmroute.policies.kv.run import Run
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.kv.aftermath import Aftermath
@@ -74,11 +73,9 @@ class Desk:
         """
         order = Order(verb, body)
         backends = self._meant(order)
-        block_hash = self._hash(order)
-        if block_hash is not None:
-            await self._find(block_hash)
+        await self._check(order, backends)
         results = await asyncio.gather(
-            *(self._fill_one(order, one, block_hash) for one in backends)
+            *(self._fill_one(order, one) for one in backends)
         )
         names = (one.name for one in backends)
         return {"results": dict(zip(names, results, strict=True))}
@@ -96,12 +93,29 @@ class Desk:
             )
         return [backends[order.backend]]
 
-    def _hash(self, order: Order) -> int | None:
-        """Return the last block of the prefix or session that is meant."""
+    async def _check(self, order: Order, backends: list[Backend]) -> None:
+        """Refuse a prefix or session of which nobody who could tell knows."""
+        if not order.names_prefix:
+            return
+        hashes = {self._hash(order, one) for one in backends if _is_alive(one)}
+        for block_hash in hashes:
+            if block_hash is None or await find_run(self._index, block_hash):
+                return
+        if hashes:
+            raise ClientError(
+                404,
+                "prefix_not_found",
+                "no backend is known to hold prefix "
+                f"{' or '.join(f'{one:016x}' for one in hashes if one is not None)}; "
+                "/api/view shows those that are",
+            )
+
+    def _hash(self, order: Order, backend: Backend) -> int | None:
+        """Return the last block of what is meant, in the block size of a backend."""
         if order.session is None:
             return order.prefix
-        block_hash = self._sessions.find(order.session)
-        if block_hash is None:
+        ends = self._sessions.find(order.session)
+        if ends is None:
             raise ClientError(
                 404,
                 "session_not_found",
@@ -109,26 +123,14 @@ class Desk:
                 "(65,536 sessions are, by header or body; prompts below one block "
                 "are not)",
             )
-        return block_hash
+        return ends.get(self._view.block_size(backend.name))
 
-    async def _find(self, block_hash: int) -> Run:
-        run = await find_run(self._index, block_hash)
-        if run is None:
-            raise ClientError(
-                404,
-                "prefix_not_found",
-                f"no backend is known to hold prefix {block_hash:016x}; /api/view "
-                "shows those that are",
-            )
-        return run
-
-    async def _fill_one(
-        self, order: Order, backend: Backend, block_hash: int | None
-    ) -> dict[str, object]:
+    async def _fill_one(self, order: Order, backend: Backend) -> dict[str, object]:
         try:
+            _check_life(backend)
             keys = None
-            if block_hash is not None:
-                keys = await self._keys(backend, block_hash)
+            if order.names_prefix:
+                keys = await self._keys(backend, self._hash(order, backend))
             request = order.request(keys)
             answer = await self._perform(order, backend, request)
             content: dict[str, object] = msgspec.to_builtins(answer)
@@ -143,14 +145,14 @@ class Desk:
             logger.exception("kv_verb_failed", extra={"backend": backend.name})
             return _failure("internal_error", "the adapter failed; see the log")
 
-    async def _keys(self, backend: Backend, block_hash: int) -> list[int]:
+    async def _keys(self, backend: Backend, block_hash: int | None) -> list[int]:
         """Return the engine's own hashes of a prefix; new ones are on their way."""
         name, deadline = backend.name, time.monotonic() + _PATIENCE_S
         while True:
-            run = await self._find(block_hash)
-            keys = keys_of(self._view.tiers(name), run, block_hash)
+            keys = await self._known(name, block_hash)
             if keys:
                 return keys
+            _check_life(backend)
             source = self._view.facts(name)["source"]
             if source != "events":
                 raise ClientError(
@@ -165,6 +167,14 @@ class Desk:
                     404, "prefix_not_cached", f"{name} holds nothing of this prefix"
                 )
             await asyncio.sleep(_PAUSE_S)
+
+    async def _known(self, name: str, block_hash: int | None) -> list[int]:
+        if block_hash is None:
+            return []
+        run = await find_run(self._index, block_hash)
+        if run is None:
+            return []
+        return keys_of(self._view.tiers(name), run, block_hash)
 
     async def _perform(
         self, order: Order, backend: Backend, request: Request
@@ -188,6 +198,18 @@ class Desk:
             return answer
         finally:
             del self._changing[name]
+
+
+def _is_alive(backend: Backend) -> bool:
+    return backend.vitals.life == "up"
+
+
+def _check_life(backend: Backend) -> None:
+    if not _is_alive(backend):
+        raise BackendUnavailable(
+            f"backend {backend.name} is {backend.vitals.life}: its engine at "
+            f"{backend.url} does not answer its probes"
+        )
 
 
 def _failure(code: str, message: str) -> dict[str, object]:

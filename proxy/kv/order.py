@@ -1,5 +1,6 @@
 """What the admin port is asked to do to the caches: one body, taken apart."""
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -10,7 +11,9 @@ from warmroute.adapters.kv_requests import BlocksRequest, Request
 from warmroute.policies.errors import ClientError
 
 _OWN = ("backend", "dry_run", "prefix", "session")
-_HASH_CHARS = 16
+_WAYS = frozenset({"hashes", "token_ids", "prompt", "messages"})
+_OF_PROMPTS = frozenset({"add_generation_prompt", "cache_salt", "skip_blocks", "tools"})
+_HASH = re.compile("[0-9a-fA-F]{16}")
 
 _T = TypeVar("_T")
 _Fields = dict[str, msgspec.Raw]
@@ -44,22 +47,35 @@ class Order:
         self.session = _read(verb, own, "session", str)
         self.prefix = _hash(verb, _read(verb, own, "prefix", str))
         self._fields = fields
-        named = [self.prefix is not None, self.session is not None]
-        if any(named):
+        if self.names_prefix:
             if not issubclass(shape.request, BlocksRequest):
                 raise _invalid(verb, "prefix and session name blocks; it takes none")
-            ways = {"hashes", "token_ids", "prompt", "messages"}.intersection(fields)
-            if sum(named) + len(ways) != 1:
-                raise _invalid(
-                    verb,
-                    "blocks must be named in exactly one way (allowed: hashes, "
-                    "token_ids, prompt, messages, prefix, session)",
-                )
-        else:
-            self.request()
+            self._check_prefix()
+        self.request([0] if self.names_prefix else None)
+
+    @property
+    def names_prefix(self) -> bool:
+        """Whether the blocks are those of a prefix or session."""
+        return self.prefix is not None or self.session is not None
 
     def __repr__(self) -> str:
         return f"<Order {self.verb} of {self.backend or 'all'}>"
+
+    def _check_prefix(self) -> None:
+        ways = _WAYS.intersection(self._fields)
+        if ways or None not in (self.prefix, self.session):
+            raise _invalid(
+                self.verb,
+                "blocks must be named in exactly one way (allowed: hashes, "
+                "token_ids, prompt, messages, prefix, session)",
+            )
+        wrong = sorted(_OF_PROMPTS.intersection(self._fields))
+        if wrong:
+            raise _invalid(
+                self.verb,
+                "prefix and session name their blocks fully; leave out "
+                f"{' and '.join(wrong)} (allowed: with token_ids, prompt or messages)",
+            )
 
     def request(self, hashes: list[int] | None = None) -> Request:
         """Return the request of the verb; *hashes* are what prefix or session meant.
@@ -93,16 +109,13 @@ def _read(verb: str, fields: _Fields, name: str, kind: type[_T]) -> _T | None:
 def _hash(verb: str, text: str | None) -> int | None:
     if text is None:
         return None
-    try:
-        if len(text) != _HASH_CHARS:
-            raise ValueError
-        return int(text, 16)
-    except ValueError:
+    if _HASH.fullmatch(text) is None:
         raise _invalid(
             verb,
             f"prefix {text[:64]!r} (allowed: 16 hexadecimal digits, as /api/view "
             "shows them)",
-        ) from None
+        )
+    return int(text, 16)
 
 
 def _invalid(verb: str, message: str) -> ClientError:

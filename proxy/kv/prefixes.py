@@ -4,7 +4,7 @@ import asyncio
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.run import Run
@@ -16,28 +16,29 @@ _MAX_SESSIONS = 65_536
 class Sessions:
     """Remember the last block of each session's newest prompt; the newest 65,536.
 
-    A hash names all that is in front of it. O(1) a request that has a session.
+    A hash names all that is in front of it, in blocks of one size; engines differ in
+    it. O(sizes) a request that has a session.
     """
 
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, int] = OrderedDict()
+        self._last: OrderedDict[str, Mapping[int, int]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Sessions [{len(self._last)} remembered]>"
 
-    def note(self, session: str, hashes: Sequence[int]) -> None:
-        """Remember where the prompt of a session ended."""
-        if hashes:
+    def note(self, session: str, ends: Mapping[int, int]) -> None:
+        """Remember where the prompt of a session ended, by tokens a block."""
+        if ends:
             last = self._last
-            last[session] = hashes[-1]
+            last[session] = ends
             last.move_to_end(session)
             if len(last) > _MAX_SESSIONS:
                 last.popitem(last=False)
 
-    def find(self, session: str) -> int | None:
-        """Return the hash of the last block, or None."""
+    def find(self, session: str) -> Mapping[int, int] | None:
+        """Return the hash of the last block by tokens a block, or None."""
         return self._last.get(session)
 
 

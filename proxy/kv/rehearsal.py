@@ -4,9 +4,20 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from warmroute.adapters.kv_control import KVControl, ResidentBlock, Snapshot
+from warmroute.adapters.kv_control import (
+    KVControl,
+    ResidentBlock,
+    Snapshot,
+    unsupported,
+)
 from warmroute.adapters.kv_events.wire import block_key
-from warmroute.adapters.kv_requests import BlocksRequest, Request, SnapshotRequest
+from warmroute.adapters.kv_requests import (
+    BlocksRequest,
+    BudgetRequest,
+    PolicyRequest,
+    Request,
+    SnapshotRequest,
+)
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
@@ -38,8 +49,10 @@ async def rehearse(
     """Look up what *request* names on a backend. O(blocks that it has cached).
 
     Raises:
-        ClientError: 501, the engine cannot list its blocks, or not tokenize.
+        ClientError: 501, the engine lacks the verb, or cannot list its blocks, or not
+            tokenize; 400, it has no such policy.
     """
+    await _check(control, verb, request)
     snapshot = await control.snapshot(SnapshotRequest(token_ids=True))
     if not isinstance(request, BlocksRequest):
         blocks = {one.hash: one for one in snapshot.blocks}
@@ -55,6 +68,29 @@ async def rehearse(
     named = max(len(tokens) // snapshot.block_size - request.skip_blocks, 0)
     chain = _chain(snapshot, tokens, request.cache_salt)
     return _count(snapshot, named, chain[request.skip_blocks :])
+
+
+async def _check(control: KVControl, verb: str, request: Request) -> None:
+    """Refuse what the engine is known to lack."""
+    can = (await control.capabilities(Request())).verbs.get(verb, True)
+    if can is not True:
+        raise unsupported(verb, str(can))
+    if isinstance(request, PolicyRequest) and request.name is not None:
+        known = (await control.policy(PolicyRequest())).available
+        if known and request.name not in known:
+            raise ClientError(
+                400,
+                "kv_policy_invalid",
+                f"unknown eviction policy {request.name!r} "
+                f"(allowed: {', '.join(sorted(known))})",
+            )
+    if isinstance(request, BudgetRequest) and request.method is not None:
+        raise ClientError(
+            501,
+            "kv_dry_run_unsupported",
+            "kv budget: only the engine can tell whether a budget is a good one, when "
+            "it is set; leave out dry_run, or method to see the one in force",
+        )
 
 
 def _count(snapshot: Snapshot, named: int, found: Iterable[ResidentBlock]) -> Rehearsed:

@@ -92,7 +92,9 @@ class Steering:
             self._note(session, lookup)
 
     def _note(self, session: str, lookup: Lookup) -> None:
-        for chains in lookup.chains.values():
-            if chains:
-                self.sessions.note(session, chains[0].hashes)
-            break
+        ends = {
+            size: chains[0].hashes[-1]
+            for size, chains in lookup.chains.items()
+            if chains and chains[0].hashes
+        }
+        self.sessions.note(session, ends)

@@ -24,11 +24,10 @@ from warmroute.proxy.view.turns import Turns
 from warmroute.proxy.view.view import View
 
 _SNAPSHOT_S = 30.0
+_APART = "make each rank a backend of its own"
 _DISTRUST = {
-    "degrade": "it had less than it announced, again and again; "
-    "`warmroute doctor` examines it",
-    "silent": "it answered prompts and announced no block; "
-    "check where its events go with `warmroute doctor`",
+    "degrade": "it had less than it announced; `warmroute doctor` examines it",
+    "silent": "it announced no block of its prompts; see `warmroute doctor`",
 }
 
 logger = logging.getLogger(__name__)
@@ -38,8 +37,7 @@ class Feed:
     """The events of one rank of a backend, from the subscription to the index.
 
     Attributes:
-        num_reborn: Restarts of its engine that its own events have proved, or others'
-            of the backend that it shared.
+        num_reborn: Restarts that its events have proved, or that it was told of.
     """
 
     __slots__ = ("_member", "address", "backend", "num_reborn", "stream")
@@ -74,8 +72,7 @@ class Feeds:
         view: Learns who announces its own blocks.
         index: Where the blocks go.
         endpoint_of: Returns where a backend takes control calls.
-        on_restart: Is told of a backend whose events prove that its engine started
-            anew; once, though all its ranks do.
+        on_restart: Is told of a backend whose events prove that it started anew.
     """
 
     __slots__ = (
@@ -136,11 +133,9 @@ class Feeds:
                 self._follow(backend, seat, address)
 
     def not_followed(self, backend: Backend) -> str | None:
-        """Say why events of a backend are not followed that it publishes."""
-        seats = (
-            [one.name for one in backend.candidates] if backend.event_sources else []
-        )
-        return next((self._reasons[one] for one in seats if one in self._reasons), None)
+        """Say why events that a backend publishes are not followed."""
+        reasons = (self._reasons.get(one.name) for one in backend.candidates)
+        return next(filter(None, reasons), None) if backend.event_sources else None
 
     def restarted(self, backend: Backend) -> None:
         """Forget what an engine told that is no more."""
@@ -247,8 +242,7 @@ class Feeds:
         sources = backend.event_sources
         if self._refused.get(backend.name) != sources[0]:
             reason = (
-                f"{len(sources)} publishers of ranks that cannot be chosen; "
-                "make each rank a backend of its own"
+                f"{len(sources)} publishers of ranks that cannot be chosen; {_APART}"
             )
             self._refuse(backend.name, sources[0], reason)
 

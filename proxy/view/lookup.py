@@ -136,6 +136,11 @@ class Lookup:
     def __repr__(self) -> str:
         return f"<Lookup [Sizes: {list(self.chains)}, matched: {self.matched}]>"
 
+    def chains_at(self, index: int) -> Sequence[Chain]:
+        """Return the chains in the block size of candidate *index*; O(1)."""
+        mirror = self.lineup.mirrors[index]
+        return () if mirror is None else self.chains.get(mirror.block_size, ())
+
     def describe(self, query: Query) -> None:
         """Tell a policy what the prompt begins with."""
         for chains in self.chains.values():

@@ -101,6 +101,10 @@ class Mirrors:
         """Tell whether the view of a backend is kept."""
         return name in self._mirrors or name in self._seats
 
+    def block_size(self, name: str) -> int:
+        """Return the tokens a block of a backend."""
+        return self._mirrors[name].block_size
+
     def tiers(self, name: str) -> list[int]:
         """Return the numbers of a backend's tiers: gpu, host, disk, for each rank."""
         return [

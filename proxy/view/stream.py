@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from warmroute.adapters.kv_control import Snapshot
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.sequencer import Sequencer
 from warmroute.policies.errors import AdapterError, BackendUnavailable
+from warmroute.proxy.view.inbox import Inbox
 from warmroute.proxy.view.intake import Intake, Message
 from warmroute.proxy.view.snapshots import as_batches
 from warmroute.proxy.view.track import Track
@@ -18,9 +18,6 @@ from warmroute.proxy.view.turns import Turns
 logger = logging.getLogger(__name__)
 
 _SLICE_S = 0.001
-_MAX_QUEUED = 200_000
-_FULL_BYTES = 32 << 20
-_MAX_QUEUED_BYTES = 256 << 20
 _MAX_WAITING = 256
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 0.4
@@ -48,8 +45,7 @@ class Stream:
         turns: Gives it its share of the loop; shared with other streams.
         clock: Monotonic seconds.
         wall: Seconds of the wall clock.
-        on_restart: Called when the messages prove that the engine started anew, after
-            all that was told before is forgotten.
+        on_restart: Called when the messages prove that the engine started anew.
 
     Attributes:
         num_replays: Replays that were asked for and came.
@@ -60,13 +56,12 @@ class Stream:
         "_clock",
         "_has_failed",
         "_has_heard",
+        "_inbox",
         "_intake",
         "_name",
         "_num_restarts",
         "_num_wipes",
         "_on_restart",
-        "_queue",
-        "_queued_bytes",
         "_replay",
         "_snapshot",
         "_task",
@@ -102,8 +97,7 @@ class Stream:
         self.sequencer = Sequencer(bool(address.replay or snapshot))
         self._num_restarts = self._num_wipes = 0
         self._on_restart = on_restart
-        self._queue: deque[tuple[int, bytes]] = deque()
-        self._queued_bytes = 0
+        self._inbox = Inbox()
         self._intake = Intake(track, stamp, wall)
         self._has_heard = False
         self._task: asyncio.Task[None] | None = None
@@ -126,22 +120,18 @@ class Stream:
             return "catching_up"
         if self.is_degraded:
             return "degraded"
-        is_known = self._has_heard or self.sequencer.is_complete
-        return "live" if is_known else "silent"
+        return "live" if self._has_heard or self.sequencer.is_complete else "silent"
 
     @property
     def is_degraded(self) -> bool:
-        """Tell whether messages are missing, or may be, that cannot be had again.
-
-        Where none can be had again and none came yet, nothing is known to be missing.
-        """
+        """Tell whether messages are missing that cannot be had again."""
         is_known = self._has_failed or self.sequencer.last is not None
         return is_known and not self.sequencer.is_complete
 
     @property
     def is_catching_up(self) -> bool:
         """Tell whether a replay is under way or received messages wait."""
-        return self._task is not None or bool(self._queue or self._intake)
+        return self._task is not None or bool(self._inbox or self._intake)
 
     def start(self) -> None:
         """Ask for what was published before now."""
@@ -150,17 +140,13 @@ class Stream:
     @property
     def is_full(self) -> bool:
         """Tell whether so much waits to be entered that more should not come."""
-        return self._queued_bytes > _FULL_BYTES
+        return self._inbox.is_full
 
     def received(self, seq: int, payload: bytes) -> None:
         """Take a message; it is entered soon."""
         self._has_heard = True
-        num_bytes = self._queued_bytes + len(payload)
-        if len(self._queue) >= _MAX_QUEUED or num_bytes > _MAX_QUEUED_BYTES:
-            return  # it is a gap like any other
-        self._queued_bytes = num_bytes
-        self._queue.append((seq, payload))
-        self._turns.ask(self)
+        if self._inbox.add(seq, payload):
+            self._turns.ask(self)
 
     def turned(self) -> None:
         """Note that the connection went or came: the engine may be another one."""
@@ -181,7 +167,7 @@ class Stream:
     def stop(self) -> None:
         """Enter nothing any more, whatever is under way."""
         self._turns.leave(self)
-        self._queue.clear()
+        self._inbox.clear()
         if self._task is not None:
             self._task.cancel()
 
@@ -193,20 +179,19 @@ class Stream:
 
     def work(self, until: float) -> bool:
         """Enter what is ready, then what was received; see `Turns`."""
-        queue, intake = self._queue, self._intake
-        while intake or queue:
+        inbox, intake = self._inbox, self._intake
+        while intake or inbox:
             if intake:
                 intake.enter()
             else:
-                seq, payload = queue.popleft()
-                self._queued_bytes -= len(payload)
-                self._release(self.sequencer.live(seq, payload), is_live=True)
+                ready = self.sequencer.live(*inbox.take())
+                self._release(ready, is_live=True)
             if not intake:
                 self.seq = self.sequencer.last
             if self._clock() > until:
                 break
         self._ask()
-        return bool(intake or queue)
+        return bool(intake or inbox)
 
     def _release(self, messages: Iterable[Message], is_live: bool = False) -> None:
         """Let these be entered next; what they make void goes at once."""
@@ -284,10 +269,8 @@ class Stream:
 
     async def _ask_snapshot(self) -> bool:
         """Ask the engine itself for what it has; tell whether it said so."""
-        snapshot = None
         try:
-            if self._snapshot is not None:
-                snapshot = await self._snapshot()
+            snapshot = None if self._snapshot is None else await self._snapshot()
         except AdapterError as error:
             self._give_up(str(error))
             return False
@@ -313,6 +296,5 @@ class Stream:
     def _give_up(self, reason: str) -> None:
         self._release(self.sequencer.failed())
         self._has_failed = True
-        logger.warning(
-            "kv_events_degraded", extra={"backend": self._name, "reason": reason}
-        )
+        extra = {"backend": self._name, "reason": reason}
+        logger.warning("kv_events_degraded", extra=extra)

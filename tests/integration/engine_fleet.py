@@ -1,6 +1,6 @@
 """Real embedded engines as processes, with their events, behind a real proxy."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,16 @@ async def running_fleet(
     count: int = 2,
     *arguments: str,
     events: bool = True,
+    block_sizes: Sequence[int] = (),
     **settings: Any,
 ) -> AsyncIterator[Fleet]:
     """Run engines with a proxy in front for the length of the block."""
     async with AsyncExitStack() as stack:
         runs = []
-        for _ in range(count):
+        for at in range(count):
             flags = [*ENGINE, *arguments]
+            if block_sizes:
+                flags += ["--block-size", str(block_sizes[at])]
             if events:
                 flags += ["--kv-events", f"tcp://*:{free_port()}"]
                 flags += ["--kv-events-replay", f"tcp://*:{free_port()}"]

@@ -239,6 +239,20 @@ class TestHost:
         assert (await rig.kv.restore(names)).changed == 100
         assert await rig.ask(prompt) == 400
 
+    async def test_what_the_host_has_no_room_for_stays_where_it_is(
+        self, start: Start
+    ) -> None:
+        """More slices than the tier has room for: no block is lost, nor counted."""
+        rig = await start(num_blocks=128, host_blocks=40)
+        prompt = fresh(401)
+        await rig.ask(prompt)
+        names = BlocksRequest(token_ids=prompt)
+        assert (await rig.kv.offload(names)).changed == 40
+        tiers = [one.tier for one in (await resident(rig)).blocks]
+        assert (tiers.count("gpu"), tiers.count("host")) == (60, 40)
+        assert (await rig.kv.restore(names)).changed == 40
+        assert await rig.ask(prompt) == 400
+
     async def test_without_a_host_tier_the_verbs_say_so(self, start: Start) -> None:
         rig = await start()
         verbs = (await rig.kv.capabilities(Request())).verbs

@@ -14,6 +14,7 @@ from integration.served import Stage
 
 from warmroute.adapters.kv_control import VERBS
 from warmroute.proxy.cli import main
+from warmroute.proxy.demo.child import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -88,6 +89,16 @@ class TestVerbs:
         results = await fleet.kv("evict", prompt=text, dry_run=True)
         assert sorted(one["resident"] for one in results.values()) == [0, 3]
 
+    async def test_a_dry_run_says_what_the_engine_lacks(self, fleet: Fleet) -> None:
+        """A policy is not tried; its name is checked, and no budget can be."""
+        results = await fleet.kv("policy", name="nope", dry_run=True)
+        assert {code(one) for one in results.values()} == {"kv_policy_invalid"}
+        results = await fleet.kv("budget", method="nope", dry_run=True)
+        assert {code(one) for one in results.values()} == {"kv_dry_run_unsupported"}
+        results = await fleet.kv("policy", name="lfu", dry_run=True)
+        assert all(one["dry_run"] for one in results.values())
+        assert {one["name"] for one in (await fleet.kv("policy")).values()} == {"lru"}
+
     async def test_a_prefix_of_the_view_is_named_by_its_hash(
         self, fleet: Fleet
     ) -> None:
@@ -149,6 +160,43 @@ async def test_a_mirrored_view_follows_what_was_done(tmp_path: Path) -> None:
         assert kv["evict"] is True
 
 
+async def test_a_session_is_found_in_blocks_of_every_size(tmp_path: Path) -> None:
+    """Whichever engine has its prompt; one that is dead is said to be."""
+    settings: dict[str, Any] = {"block_sizes": (16, 32), "policy": "round_robin"}
+    async with running_fleet(tmp_path, 2, **settings) as fleet:
+        for seed, session in enumerate(["bob", "carol"]):
+            name = (await fleet.send(prompt(seed), session))["backend"]
+            results = await fleet.kv("evict", session=session)
+            other = "ab".replace(name, "")
+            assert len(results[name]["evicted"]) == {"a": 6, "b": 3}[name]
+            assert code(results[other]) == "prefix_not_cached"
+        await fleet.engines[1].kill()
+        await fleet.proxy.until(
+            "/api/state", lambda state: state["backends"][1]["state"] == "down"
+        )
+        await fleet.send(prompt(7), "dora")
+        results = await fleet.kv("evict", session="dora")
+        assert len(results["a"]["evicted"]) == 6
+        assert code(results["b"]) == "backend_unavailable"
+        assert code((await fleet.kv("flush"))["b"]) == "backend_unavailable"
+
+
+async def test_an_engine_that_never_answered_is_unavailable(tmp_path: Path) -> None:
+    """What it supports is not known; that it does not answer is."""
+    dead = {"name": "a", "url": f"http://127.0.0.1:{free_port()}"}
+    stage = Stage(tmp_path)
+    try:
+        proxy = await stage.spawn(backends=[dead])
+        await proxy.logged("started")
+        await proxy.until(
+            "/api/state", lambda state: state["backends"][0]["state"] == "down"
+        )
+        status, answer = await proxy.admin("/api/kv/flush", "POST", json={})
+        assert (status, code(answer["results"]["a"])) == (200, "backend_unavailable")
+    finally:
+        await stage.close()
+
+
 class TestBadInput:
     async def test_wrong_orders_are_refused_and_harm_nobody(self, fleet: Fleet) -> None:
         """Each with a status, a code, and words that help."""
@@ -165,6 +213,7 @@ class TestBadInput:
             ("evict", b"{}", 400, "kv_request_invalid", "exactly one"),
             ("evict", b'{"prefix": "xyz"}', 400, "kv_request_invalid", "16 hex"),
             ("evict", _both(), 400, "kv_request_invalid", "exactly one"),
+            ("evict", _skipping(), 400, "kv_request_invalid", "leave out skip_blocks"),
             ("evict", b'{"prefix": "%016d"}' % 7, 404, "prefix_not_found", "view"),
             ("evict", b'{"session": "no"}', 404, "session_not_found", "'no'"),
             ("evict", _hashes(10**6), 400, "kv_request_invalid", "65536"),
@@ -316,6 +365,10 @@ class TestCommand:
 
 def _hashes(count: int, first: int = 2**62) -> bytes:
     return json.dumps({"hashes": list(range(first, first + count))}).encode()
+
+
+def _skipping() -> bytes:
+    return json.dumps({"session": "s", "skip_blocks": 2}).encode()
 
 
 def _both() -> bytes:

@@ -235,6 +235,19 @@ class TestState:
             "shadow": None,
         }
 
+    async def test_nothing_is_told_as_current_of_a_backend_that_is_down(
+        self, application: FakeApplication
+    ) -> None:
+        class HeardView(FakeView):
+            def facts(self, name: str) -> Mapping[str, Any]:
+                return {**super().facts(name), "source": "events", "lag_s": 0.0008}
+
+        state = make_state(application, view=HeardView())
+        state.fleet.backends["b"].state = "down"  # type: ignore[attr-defined]
+        up, down = state.backends()
+        assert (up["view"]["lag_s"], up["kv_usage"]) == (0.0008, 0.25)
+        assert (down["view"]["lag_s"], down["kv_usage"]) == (None, None)
+
     async def test_ready_follows_the_application(
         self, application: FakeApplication, opened: Open
     ) -> None:

@@ -174,6 +174,20 @@ class TestObserving:
         assert shared.tokens == 64
         assert shared.handle.end == 4  # type: ignore[attr-defined]
 
+    def test_blocks_are_those_of_the_backend_that_answered(self) -> None:
+        """Engines with other sizes of blocks have other hashes."""
+        self.view.add_backend("b", 32)
+        self.candidates.append(FleetLoad().add("b"))
+        decision, lookup = self.send(exact([*range(1000, 1100)]))
+        decision.index = 1
+        found = turn_of(decision, lookup, 0, 2.0)
+        assert found is not None
+        assert (found.block_tokens, found.blocks) == (32, 3)
+        decision.index = 0
+        found = turn_of(decision, lookup, 0, 2.0)
+        assert found is not None
+        assert (found.block_tokens, found.blocks) == (16, 6)
+
     def test_what_has_no_token_ids_or_no_full_block_is_passed_over(self) -> None:
         text = Prompt(pieces=(Piece(200, 1, text=b"x" * 1000),), num_tokens=200)
         assert turn_of(*self.send(text), 0, 1.0) is None

@@ -13,7 +13,6 @@ from warmroute.proxy.console.explanation import explain
 from warmroute.proxy.console.overview import overview
 from warmroute.proxy.console.table import printable, seconds, size, table
 from warmroute.proxy.console.watch import Watch
-from warmroute.proxy.kv.admin_client import AdminClient as KVAdminClient
 
 Capture = pytest.CaptureFixture[str]
 
@@ -205,7 +204,7 @@ class TestOverview:
             *("9,120", "21.0", "ms"),
         ]
         assert second == [
-            *("b", "sglang", "down", "none", "-", "0", "0", "0", "0", "-", "-"),
+            *("b", "sglang", "down", "none", "-", "-", "0", "0", "0", "-", "-"),
         ]
 
     def test_an_open_breaker_is_told_beside_the_state(self) -> None:
@@ -320,7 +319,7 @@ class TestCommands:
         [
             ("http://h:9090/api/state?x=1", "http://h:9090"),
             ("https://h/metrics", "https://h"),
-            ("h:9090/", "h:9090"),
+            ("h:9090/", "http://h:9090"),
             ("http://h/warmroute/api/decisions/api", "http://h/warmroute"),
             ("http://h:9090/#/prefixes", "http://h:9090"),
         ],
@@ -330,11 +329,40 @@ class TestCommands:
     ) -> None:
         """A prefix in front of it stays: a reverse proxy may have put it there."""
         assert AdminClient(url, {}).url == base
-        assert (
-            KVAdminClient(url)
-            .url.removeprefix("http://")
-            .endswith(base.removeprefix("http://"))
-        )
+
+    @pytest.mark.parametrize(
+        ("given", "variable", "url"),
+        [
+            (None, None, "http://127.0.0.1:9090"),
+            (None, "10.0.0.5:9191", "http://10.0.0.5:9191"),
+            (None, "https://proxy/warm", "https://proxy/warm"),
+            (None, "0.0.0.0:9191", "http://127.0.0.1:9191"),
+            (None, "[::]:9191", "http://127.0.0.1:9191"),
+            (":9191", "10.0.0.5:1", "http://127.0.0.1:9191"),
+            ("h:9", "10.0.0.5:1", "http://h:9"),
+        ],
+    )
+    def test_the_variable_means_what_it_means_to_the_proxy(
+        self, given: str | None, variable: str | None, url: str
+    ) -> None:
+        """The flag wins; whoever listens everywhere is asked on this machine."""
+        environ = {} if variable is None else {"WARMROUTE_ADMIN": variable}
+        assert AdminClient(given, environ).url == url
+
+    def test_a_variable_that_is_no_address_is_named(self) -> None:
+        with pytest.raises(ConfigError, match=r"^WARMROUTE_ADMIN: 'a:b' is no URL"):
+            AdminClient(None, {"WARMROUTE_ADMIN": "a:b"})
+
+    @pytest.mark.parametrize("command", [["why", "--last"], ["stats"], ["kv", "flush"]])
+    def test_every_command_asks_where_the_variable_says(
+        self,
+        command: list[str],
+        capsys: Capture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("WARMROUTE_ADMIN", "127.0.0.1:9")
+        assert main(command) == 1
+        assert "admin port at http://127.0.0.1:9:" in capsys.readouterr().err
 
     @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:99999", "//"])
     def test_what_is_no_url_is_bad_usage(self, url: str, capsys: Capture) -> None:

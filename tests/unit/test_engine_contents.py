@@ -79,10 +79,21 @@ class TestBlockContents:
         """A host of one block holds the last one that was offloaded."""
         told = Told()
         rig = served(told, host_blocks=1)
-        rig.state.offload(hashes(rig))
+        first, second = hashes(rig)
+        rig.state.offload([second])
+        rig.state.offload([first])
 
         assert ("removed", "CPU") in told.events
-        assert len(rig.state.contents.listed("CPU")) == 1
+        assert [one.block_hash for one in rig.state.contents.listed("CPU")] == [first]
+
+    def test_what_the_host_has_no_room_for_stays_on_its_page(self):
+        """No block that is moved takes the place of one that was moved with it."""
+        rig = served(None, host_blocks=1)
+        first, second = hashes(rig)
+
+        assert rig.state.offload([first, second]) == 1
+        assert hashes(rig) == [first]
+        assert [one.block_hash for one in rig.state.contents.listed("CPU")] == [second]
 
     def test_restore_needs_the_block_in_front(self):
         """A block whose parent is not resident stays where it is."""

@@ -50,6 +50,39 @@ class TestFinding:
         assert killer.sentence.startswith("a time or date at about token ")
         assert "move it behind the shared text" in killer.sentence
 
+    @pytest.mark.parametrize("num_between", [64, 200])
+    def test_a_rare_template_is_found_among_prompts_that_share_nothing(
+        self, num_between: int
+    ) -> None:
+        """Nor is it forgotten for them."""
+        writer = Writer()
+        shared = writer.text(20)
+
+        def traffic() -> Iterator[Body]:
+            for at in range(24):
+                yield chat(f"It is {time_of(at)}.\n{shared}", writer.sentence())
+                for _ in range(num_between):
+                    yield chat(writer.text(4), writer.sentence())
+
+        (killer,) = found_in(traffic())
+        assert killer.kind == "timestamp"
+
+    def test_what_was_found_outlasts_chats_that_lose_nothing(self) -> None:
+        """Each of a hundred chats is a cluster of its own; room is for 64."""
+        writer = Writer()
+        shared = writer.text(20)
+
+        def traffic() -> Iterator[Body]:
+            for at in range(30):
+                yield chat(f"It is {time_of(at)}.\n{shared}", writer.sentence())
+            for _ in range(100):
+                own = writer.text(20)
+                for _ in range(12):
+                    yield chat(own, writer.sentence())
+
+        (killer,) = found_in(traffic())
+        assert killer.kind == "timestamp"
+
     @pytest.mark.parametrize("num_at_once", [1, 8])
     def test_a_timestamp_in_front_of_real_chats(self, num_at_once: int) -> None:
         """Growing chats, whose own history is no shared text."""

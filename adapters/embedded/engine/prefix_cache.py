@@ -112,18 +112,20 @@ class PrefixCache:
         """Move resident blocks to the host; returns how many are there now.
 
         Blocks in use, and those with a resident block behind them that stays, are
-        copied and keep their page. Without a host tier nothing moves.
+        copied and keep their page. Of more than the tier holds, the last ones move and
+        the head stays. Without a host tier nothing moves.
         """
         if self._host is None:
             return 0
         wanted, moved = set(hashes), []
-        for resident in self._pool.snapshot():
+        named = [one for one in self._pool.snapshot() if one.block_hash in wanted]
+        for resident in named[-self._host.tier.capacity_blocks :]:
             content = self._contents.get(resident.block_hash)
-            if content is not None and resident.block_hash in wanted:
+            if content is not None:
                 self._host.put(content, self._store.read_page(resident.page))
                 moved.append(resident.block_hash)
         self._pool.evict(moved)
-        return sum(block_hash in self._host for block_hash in moved)
+        return len(moved)
 
     def restore(self, hashes: Iterable[int]) -> int:
         """Copy blocks from the host into free pages, in the order given.

@@ -135,12 +135,16 @@ class EngineKVControl:
         return Changed(changed=demoted, named=len(hashes))
 
     async def offload(self, request: BlocksRequest) -> Changed:
-        """Move blocks to host memory; those in use are copied and stay."""
+        """Move blocks to host memory; those in use are copied and stay.
+
+        So do the first ones, not copied, of more than host memory holds.
+        """
         self._check_host("offload")
         hashes = await self._names.resolve(request)
         ordered = await self._call(lambda state: cached_blocks(state, hashes))
+        fitting = ordered[-self._engine.options.host_blocks :]
         # From the tail, or every slice would leave its blocks followed by others.
-        moved = await self._in_slices(ordered[::-1], EngineState.offload)
+        moved = await self._in_slices(fitting[::-1], EngineState.offload)
         return Changed(changed=moved, named=len(hashes))
 
     async def restore(self, request: BlocksRequest) -> Changed:

@@ -4,8 +4,9 @@ import { meter } from "./bars.js";
 import { byId, el, rove, setAttribute, setText } from "./dom.js";
 import { count, percent, plural, seconds, short } from "./format.js";
 
-const cached = (one) => one.view.blocks * (one.block_size ?? 16);
-const used = (one) => (one.capacity_tokens ? cached(one) / one.capacity_tokens : null);
+const isDown = (one) => one.state === "down"; // whatever was known of it is not so now
+const cached = (one) => (isDown(one) ? -1 : one.view.blocks * (one.block_size ?? 16));
+const used = (one) => (one.capacity_tokens && !isDown(one) ? cached(one) / one.capacity_tokens : null);
 
 const COLUMNS = [
   ["Backend", (one) => one.name, null],
@@ -96,10 +97,11 @@ function update(row, one) {
   setAttribute(state, "data-state", one.state);
   setText(row.children[7].firstChild, one.view.source);
   setAttribute(row.children[7].firstChild, "title", SOURCES[one.view.source] ?? "");
-  setText(row.children[7].lastChild, lag(one.view));
+  setText(row.children[7].lastChild, isDown(one) ? "not heard now" : lag(one.view));
   const share = used(one);
   const fits = share === null ? "of an unknown capacity" : `${percent(share, 0)} of the ${count(one.capacity_tokens)} tokens that fit`;
-  fill(row.children[8], `${cached(one)} ${share}`, () => meter(share, fits, `${short(cached(one))} tok`));
+  const known = () => (isDown(one) ? "–" : meter(share, fits, `${short(cached(one))} tok`));
+  fill(row.children[8], `${cached(one)} ${share}`, known);
   fill(row.children[9], `${one.kv_usage}`, () => meter(one.kv_usage, "held by running requests, as the engine reports"));
 }
 

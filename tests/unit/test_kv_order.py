@@ -1,0 +1,40 @@
+"""Orders for the caches: what a prefix or session may be named with."""
+
+import json
+
+import pytest
+
+from warmroute.policies.errors import ClientError
+from warmroute.proxy.kv.order import Order
+
+
+def order(verb: str, **fields: object) -> Order:
+    return Order(verb, json.dumps(fields).encode())
+
+
+class TestPrefix:
+    @pytest.mark.parametrize(
+        "text",
+        ["+000000000000001", "0x00000000000001", " 1_000000000000", "१" * 16, "a" * 15],
+    )
+    def test_only_sixteen_hexadecimal_digits_are_a_prefix(self, text: str) -> None:
+        with pytest.raises(ClientError, match="16 hexadecimal digits") as caught:
+            order("evict", prefix=text)
+        assert caught.value.status == 400
+
+    def test_digits_may_be_of_either_case(self) -> None:
+        assert order("evict", prefix="00000000000000aB").prefix == 0xAB
+
+    @pytest.mark.parametrize("name", ["prefix", "session"])
+    def test_what_belongs_to_prompts_is_refused_at_once(self, name: str) -> None:
+        """Not in words about hashes, which nobody named."""
+        fields = {name: "00000000000000ab", "skip_blocks": 2, "cache_salt": "s"}
+        with pytest.raises(ClientError) as caught:
+            order("evict", **fields)
+        assert caught.value.status == 400
+        assert "leave out cache_salt and skip_blocks" in caught.value.message
+        assert "hashes name" not in caught.value.message
+
+    def test_the_verbs_own_fields_are_checked_at_once(self) -> None:
+        with pytest.raises(ClientError, match="ttl_s"):
+            order("retain", session="alice")
