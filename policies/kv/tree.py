@@ -108,7 +108,7 @@ class Tree:
         """Add blocks behind all of *parent*, held by *holder* alone.
 
         A leaf that nobody else has grows in place, so a chat stays one run. *hits* is
-        1 when a prompt is what brings them, else 0.
+        what a new run begins with: 1 when a prompt is what brings it, else 0.
         """
         owner = self.holders.all[holder]
         num_new = len(hashes)
@@ -118,7 +118,6 @@ class Tree:
             and parent.partial is None
             and not parent.children
             and parent.tokens == tokens
-            and (hits or not parent.hits)
         ):
             run = parent
             run.hashes.extend(hashes)
