@@ -126,17 +126,30 @@ async def test_a_stream_has_the_structure_the_engine_gave_it(
     assert relayed.endswith(b"data: [DONE]\n\n")
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def in_turn(
+    engines: Sequence[Engine],
+    http: aiohttp.ClientSession,
+    setup: Setup,
+    tmp_path: Path,
+) -> AsyncIterator[Front]:
+    """Give each engine every other request, however warm the other one is."""
+    log = tmp_path / "warmroute.log"
+    async with running_front("round_robin", engines, log, http, setup) as running:
+        yield running
+
+
 async def test_a_killed_engine_fails_only_the_streams_begun_on_it(
-    engines: Sequence[Engine], warmroute: Front, http: aiohttp.ClientSession
+    engines: Sequence[Engine], in_turn: Front, http: aiohttp.ClientSession
 ) -> None:
     """The engine then comes back on its port and gets requests again."""
-    killed = engines[1]
+    killed, warmroute = engines[1], in_turn
     long_streams = [
         asyncio.create_task(_ask(http, warmroute, f"story {number}", LONG_TOKENS))
         for number in range(LONG_STREAMS)
     ]
     during: list[Answer] = []
-    await _has_streams(killed)
+    await _has_streams(killed, warmroute, http)
     async with asyncio.timeout(120), asyncio.TaskGroup() as users:
         for number in range(4):
             users.create_task(_short_chat(http, warmroute, killed, number, during))
@@ -157,10 +170,16 @@ async def _ask(
     return await ask(http, warmroute.url, MODEL, messages, max_tokens, ignore_eos=True)
 
 
-async def _has_streams(engine: Engine) -> None:
+async def _has_streams(
+    engine: Engine, warmroute: Front, http: aiohttp.ClientSession
+) -> None:
+    """Wait until an answer of the engine is past its first token."""
     async with asyncio.timeout(60):
         while True:
-            if (await engine.counters()).running >= 1:
+            async with http.get(f"{warmroute.admin_url}/api/state") as response:
+                backends = (await response.json())["backends"]
+            loads = {one["name"]: one["load"] for one in backends}
+            if loads[engine.name]["decodes"] >= 1:
                 return
             await asyncio.sleep(0.02)
 
