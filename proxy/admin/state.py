@@ -16,8 +16,6 @@ from warmroute.proxy.ledger import Ledger
 
 _BLOCK_SIZE = 16  # of an engine that does not tell
 
-KV_VERBS = VERBS
-
 
 class LoadFacts(Protocol):
     """The load of one backend, as the router has reserved it."""
@@ -168,7 +166,7 @@ class ReloadStatus:
 
 def no_kv_control(name: str) -> Mapping[str, bool | str]:
     """Answer for a backend that has no KV control."""
-    return dict.fromkeys(KV_VERBS, "this version of warmroute has no KV control")
+    return dict.fromkeys(VERBS, "this version of warmroute has no KV control")
 
 
 def no_cache_killers(block_size: int) -> list[dict[str, Any]]:

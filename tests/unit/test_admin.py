@@ -7,11 +7,11 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
+from warmroute.adapters.kv_control import VERBS
 from warmroute.policies.errors import ClientError, ConfigError
 from warmroute.proxy.admin import make_admin
 from warmroute.proxy.admin.guard import Guard, is_loopback
 from warmroute.proxy.admin.state import (
-    KV_VERBS,
     AdminState,
     IndexFacts,
     Learned,
@@ -193,7 +193,7 @@ class TestState:
         warnings = body.pop("warnings")
         assert [one["code"] for one in warnings] == ["breaker_open"] * 2
         first = body.pop("backends")[0]
-        assert first.pop("kv").keys() == set(KV_VERBS)
+        assert first.pop("kv").keys() == set(VERBS)
         assert first == {
             "name": "a",
             "url": "http://10.0.0.1:8000/base",
