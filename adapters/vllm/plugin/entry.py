@@ -11,11 +11,14 @@ import importlib
 import logging
 from typing import Any
 
-from warmroute.adapters.vllm.plugin.core import CoreControl, DeafControl
+from warmroute.adapters.kv_plugin.entry import register_if_wanted
+from warmroute.adapters.kv_plugin.jobs import Answer
+from warmroute.adapters.kv_plugin.names import UTILITY
+from warmroute.adapters.kv_plugin.verbs import DeafControl
+from warmroute.adapters.vllm.plugin.core import CoreControl
 from warmroute.adapters.vllm.plugin.holes import open_holes
 from warmroute.adapters.vllm.plugin.installation import install
-from warmroute.adapters.vllm.plugin.jobs import Answer
-from warmroute.adapters.vllm.plugin.names import CONTROL, HOLES, UTILITY, is_wanted
+from warmroute.adapters.vllm.plugin.names import CONTROL, HOLES, PLUGINS_VARIABLE
 from warmroute.adapters.vllm.plugin.selftest import examine
 
 logger = logging.getLogger("vllm.warmroute")
@@ -26,12 +29,7 @@ _NO_CONTROL = DeafControl("unsupported: the engine's scheduler is not vLLM's own
 
 def register() -> None:
     """Let engines made from now on be driven; does nothing unless asked by name."""
-    if not is_wanted():
-        return
-    try:
-        _register()
-    except Exception:
-        logger.exception("warmroute: the plugin is off")
+    register_if_wanted(PLUGINS_VARIABLE, _register, logger)
 
 
 def _register() -> None:
@@ -57,8 +55,10 @@ def _register() -> None:
 def answer(core: Any, ticket: int, verb: str, arguments: dict[str, object]) -> Answer:
     """Answer a call of the door; a method of ``EngineCore``."""
     control = getattr(core.scheduler, CONTROL, _NO_CONTROL)
-    control.reach(core.model_executor)
-    return control.call(ticket, verb, arguments)
+    if isinstance(control, CoreControl):
+        control.reach(core.model_executor)
+    answered: Answer = control.call(ticket, verb, arguments)
+    return answered
 
 
 def controlled(scheduler: Any) -> CoreControl | DeafControl:
