@@ -1,8 +1,8 @@
 """What examples and tests make once and keep: environments of engines, and models.
 
 Each is a folder in ``$WARMROUTE_CACHE``, which defaults to ``warmroute`` in the user's
-cache folder. A virtual environment cannot be renamed, so a folder is made in place and
-counts only once its ``.ready`` file is there; a half-made one is removed and made again.
+cache folder. A virtual environment cannot be renamed, so a folder is made in place, and
+counts only once its ``.ready`` file is there. A half-made one is removed and made anew.
 """
 
 import fcntl
