@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 from two_vllm import environment
+from two_vllm.cache import is_ready
 from two_vllm.environment import ensure_environment, environment_folder
 
 from warmroute.proxy.demo.chats import num_chats, read_chats
@@ -46,6 +47,8 @@ class FakeCommands:
         if self._failing and self._failing in line:
             log.write_text(self._log_text)
             raise DemoError(f"pip failed, its log is {log}")
+        if "venv" in args:
+            Path(str(args[-1])).mkdir()
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +107,6 @@ def test_every_turn_adds_to_the_history_and_airline_chats_have_an_answer() -> No
 def test_an_environment_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = FakeCommands()
     monkeypatch.setattr(environment, "run_logged", commands)
-    monkeypatch.setattr(environment, "mark_ready", _mark_with_folder)
     first = ensure_environment()
     made = len(commands.lines)
     assert first == ensure_environment()
@@ -118,7 +120,6 @@ def test_a_half_made_environment_is_removed_and_made_anew(
     remains.parent.mkdir(parents=True)
     remains.touch()
     monkeypatch.setattr(environment, "run_logged", FakeCommands())
-    monkeypatch.setattr(environment, "mark_ready", _mark_with_folder)
     ensure_environment()
     assert not remains.exists()
 
@@ -130,7 +131,7 @@ def test_a_failed_install_leaves_no_ready_environment(
     monkeypatch.setattr(environment, "run_logged", failing)
     with pytest.raises(DemoError, match=r"log is .*\n.*PIP_EXTRA_INDEX_URL"):
         ensure_environment()
-    assert not environment.is_ready(environment_folder())
+    assert not is_ready(environment_folder())
 
 
 def test_a_full_disk_is_named_before_anything_is_made(
@@ -146,8 +147,3 @@ def test_a_python_without_vllm_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(f"{ENVIRONMENT}.sys.version_info", (3, 9))
     with pytest.raises(DemoError, match=r"Python 3\.9"):
         ensure_environment()
-
-
-def _mark_with_folder(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / ".ready").touch()
