@@ -2,6 +2,8 @@
 
 from array import array
 
+from unit.fake_clock import FakeClock
+
 from warmroute.policies.conducting.item import Shared, Talk, Turn
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.load import FleetLoad
@@ -14,14 +16,6 @@ from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.prompt.prompt import Piece, Prompt
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def turn(**changes: object) -> Turn:
@@ -42,7 +36,7 @@ def turn(**changes: object) -> Turn:
 
 class TestAllowance:
     def test_a_burst_and_then_the_rate(self) -> None:
-        clock = Clock()
+        clock = FakeClock()
         allowance = Allowance(60, clock)
         assert [allowance.take() for _ in range(12)].count(True) == 10
         clock.now += 3.0
@@ -50,7 +44,7 @@ class TestAllowance:
         assert allowance.num_refused == 4
 
     def test_a_lower_budget_holds_at_once(self) -> None:
-        clock = Clock()
+        clock = FakeClock()
         allowance = Allowance(600, clock)
         allowance.configure(6)
         assert [allowance.take() for _ in range(5)].count(True) == 1

@@ -9,8 +9,8 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.fake_sglang_tree import PAGE, FakeCore, digest, fake_tree, keys_of
 
-from tests.unit.fake_sglang_tree import PAGE, FakeCore, digest, fake_tree, keys_of
 from warmroute.adapters.kv_control import VERBS
 from warmroute.adapters.sglang.plugin import entry, names
 from warmroute.adapters.sglang.plugin.desk import Desk, TreeControl
