@@ -227,7 +227,7 @@ class Routing:
         error: str | None,
     ) -> None:
         """Release the load, teach what the answer tells, close the record."""
-        router, prompt, ticket = self._router, self._prompt, self._ticket
+        router, ticket = self._router, self._ticket
         answered = error is None and status < 300
         prompt_tokens = cached_tokens = output_tokens = None
         if usage is not None:
@@ -236,21 +236,8 @@ class Routing:
             output_tokens = usage.output_tokens
         self._reservation.release(now, output_tokens, answered, cached_tokens)
         if answered:
-            if ticket is not None and cached_tokens is not None:
-                router.view.realised(ticket, cached_tokens, now)
-                self.decision.difference = ticket.difference
-                ticket.record = self.decision
-            if prompt_tokens is not None:
-                router.prompts.learn(prompt, prompt_tokens)
-                if (
-                    router.exact is not None
-                    and prompt.grade == "exact"
-                    and prompt.num_tokens != prompt_tokens
-                ):
-                    name = self.backend.name
-                    router.exact.miscounted(prompt, name, prompt_tokens)
-            if prompt.kind == "responses" and usage is not None and usage.answer_id:
-                router.pin(usage.answer_id, self.backend.name)
+            if usage is not None:
+                self._learn(usage, now)
         elif ticket is not None and ttft_s is None:
             router.view.failed(ticket)
         if ticket is not None and ticket.is_promise:
@@ -269,12 +256,27 @@ class Routing:
         if router.recorder is not None:
             router.recorder.add(self.decision, self._lookup, self._query.session)
         if answered and router.on_settled is not None:
-            session = self._query.session
             router.on_settled(
                 self.decision,
                 self._lookup,
-                prompt,
-                session,
+                self._prompt,
+                self._query.session,
                 self._seen_tokens,
                 now,
             )
+
+    def _learn(self, usage: Usage, now: float) -> None:
+        """Correct what was believed of the cache and of the prompt's length."""
+        router, prompt, ticket = self._router, self._prompt, self._ticket
+        name, prompt_tokens = self.backend.name, usage.prompt_tokens
+        if ticket is not None and usage.cached_tokens is not None:
+            router.view.realised(ticket, usage.cached_tokens, now)
+            self.decision.difference = ticket.difference
+            ticket.record = self.decision
+        if prompt_tokens is not None:
+            router.prompts.learn(prompt, prompt_tokens)
+            is_off = prompt.grade == "exact" and prompt.num_tokens != prompt_tokens
+            if is_off and router.exact is not None:
+                router.exact.miscounted(prompt, name, prompt_tokens)
+        if prompt.kind == "responses" and usage.answer_id:
+            router.pin(usage.answer_id, name)

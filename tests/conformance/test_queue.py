@@ -84,7 +84,7 @@ async def test_the_shorter_prompt_goes_first(start_rig: StartRig) -> None:
     assert arrived(rig) == ["first"]
     facts = queue_of(rig).facts()
     assert facts["backends"] == {"b0": {"requests": 2, "tokens": 3500}}
-    assert facts["oldest_s"] >= 0
+    assert 0 < facts["oldest_s"] < 60
     assert rig.app.fleet.backends["b0"].candidate.held_tokens == 3500
     gate.allow()
     await rig.engines[0].wait_for(2)

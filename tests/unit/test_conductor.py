@@ -4,6 +4,8 @@ from array import array
 from types import SimpleNamespace
 from typing import cast
 
+from unit.fake_clock import FakeClock
+
 from warmroute.policies.conducting.item import Shared, Talk, Turn
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.load import FleetLoad
@@ -19,14 +21,6 @@ from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.prompt.prompt import Piece, Prompt
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def turn(**changes: object) -> Turn:
@@ -47,7 +41,7 @@ def turn(**changes: object) -> Turn:
 
 class TestAllowance:
     def test_a_burst_and_then_the_rate(self) -> None:
-        clock = Clock()
+        clock = FakeClock()
         allowance = Allowance(60, clock)
         assert [allowance.take() for _ in range(12)].count(True) == 10
         clock.now += 3.0
@@ -55,7 +49,7 @@ class TestAllowance:
         assert allowance.num_refused == 4
 
     def test_a_lower_budget_holds_at_once(self) -> None:
-        clock = Clock()
+        clock = FakeClock()
         allowance = Allowance(600, clock)
         allowance.configure(6)
         assert [allowance.take() for _ in range(5)].count(True) == 1

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
+from unit.kv_subscriber import Subscriber, replay
 
-from tests.unit.kv_subscriber import Subscriber, replay
 from warmroute.adapters.embedded.server.kv_events import KVEventPublisher
 from warmroute.adapters.embedded.server.kv_sockets import (
     EndpointUnusable,

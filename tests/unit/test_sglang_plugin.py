@@ -9,8 +9,8 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.fake_sglang_tree import PAGE, FakeCore, digest, fake_tree, keys_of
 
-from tests.unit.fake_sglang_tree import PAGE, FakeCore, digest, fake_tree, keys_of
 from warmroute.adapters.kv_control import VERBS
 from warmroute.adapters.kv_plugin.calls import CoreCalls
 from warmroute.adapters.kv_plugin.entry import is_wanted
