@@ -105,8 +105,8 @@ class Feeds:
         self._endpoint_of = endpoint_of
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._async_context = zmq.asyncio.Context.shadow(self._context)
-        self._subscriptions = Subscriptions(self._context)
         self._turns = Turns()
+        self._subscriptions = Subscriptions(self._context, self._turns.hurry)
         self._feeds: dict[str, Feed] = {}
         self._refused: dict[str, EventAddress] = {}
         self._reasons: dict[str, str] = {}

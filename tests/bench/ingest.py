@@ -33,6 +33,7 @@ from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
 from warmroute.proxy.view.stream import Stream
 from warmroute.proxy.view.track import Track
+from warmroute.proxy.view.turns import Turns
 
 BLOCK, CHAIN, EVENTS = 16, 64, 10
 ROOT = 1
@@ -123,8 +124,9 @@ async def ingest(num_batches: int, rate: float, cap: int) -> None:
     context = zmq.Context()
     address = EventAddress(f"tcp://127.0.0.1:{port}")
     again = partial(ask_again, zmq.asyncio.Context.shadow(context))
-    stream = Stream("b0", address, track, again, None, view.stamp)
-    subscriptions = Subscriptions(context)
+    turns = Turns()
+    stream = Stream("b0", address, track, again, None, view.stamp, turns=turns)
+    subscriptions = Subscriptions(context, turns.hurry)
     subscriptions.add(address, stream.received, lambda: None, lambda: stream.is_full)
     tune_collector()
     await asyncio.sleep(0.5)
