@@ -19,14 +19,13 @@ Invariants, which `check_integrity` verifies:
 
 from collections.abc import Sequence
 
-from warmroute.policies.kv.announced import Announced
-from warmroute.policies.kv.holders import NUM_TIERS
 from warmroute.policies.kv.integrity import check_integrity
+from warmroute.policies.kv.leaving import Leaving
 from warmroute.policies.kv.match import Match
 from warmroute.policies.kv.run import Run
 
 
-class PrefixIndex(Announced):
+class PrefixIndex(Leaving):
     """Map prefixes to the holders that have them, in bounded memory.
 
     A holder is the number of one tier of one backend, from `add_holder`. Stamps are
@@ -49,17 +48,6 @@ class PrefixIndex(Announced):
     def add_holder(self, name: str, tier: str = "gpu") -> int:
         """Return the number of *tier* (gpu, host, disk) of backend *name*."""
         return self.holders.add(name, tier)
-
-    def remove_backend(self, name: str) -> None:
-        """Forget backend *name*, and free its holders' numbers for others."""
-        first = self.holders.slot(name) * NUM_TIERS
-        for holder in range(first, first + NUM_TIERS):
-            self.remove_holder(holder)
-        self.holders.remove(name)
-
-    def blocks(self, holder: int) -> int:
-        """Count the blocks that *holder* has."""
-        return self.holders.all[holder].blocks
 
     def tokens(self, holder: int) -> int:
         """Count the tokens in the blocks that *holder* has."""
@@ -184,11 +172,6 @@ class PrefixIndex(Announced):
             if holder in run.used and run.end <= depth:
                 run.used[holder] = run.last = stamp
 
-    def remove_holder(self, holder: int) -> None:
-        """Drop all blocks of *holder*: its engine restarted. O(runs of all)."""
-        if self.holders.all[holder].blocks:
-            self.drop_behind(self.root, 0, holder)
-
     def remove_prefix(self, hashes: Sequence[int], holder: int | None = None) -> None:
         """Drop the blocks behind a prefix, of one holder or of all; it stays itself.
 
@@ -234,7 +217,7 @@ class PrefixIndex(Announced):
     def set_capacity(self, holder: int, num_tokens: int | None) -> None:
         """Bound the tokens of *holder*; beyond, its least recently used blocks go.
 
-        O(runs of all) when the holder had no bound before.
+        O(runs of all) when the holder had blocks and no bound before.
         """
         owner = self.holders.all[holder]
         owner.capacity = num_tokens

@@ -45,11 +45,15 @@ class Recency:
             stamp: The one that counts for it, where the caller knows.
         """
         if len(self._heap) >= self._ceiling:
-            self._fill({entry[2] for entry in self._heap})
+            self._fill(self.runs())
         if stamp is None:
             stamp = self._stamp_of(run)
         if stamp is not None:
             heappush(self._heap, (stamp, -run.start, run))
+
+    def runs(self) -> set[Run]:
+        """Return those that may belong here. O(n)."""
+        return {entry[2] for entry in self._heap}
 
     def oldest(self) -> Run | None:
         """Return the least recently used run without taking it out."""

@@ -186,6 +186,7 @@ class Feeds:
             root,
             partial(self._view.heard, name),
             partial(self._view.announced_gone, name),
+            partial(self._view.cleared, name),
         )
         self._view.verify_by(name, track.was_removed)
         stream = Stream(

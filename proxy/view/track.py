@@ -44,6 +44,7 @@ class Track:
     """
 
     __slots__ = (
+        "_clear",
         "_group",
         "_holders",
         "_index",
@@ -68,6 +69,7 @@ class Track:
         root: Root,
         on_size: Callable[[int], None],
         on_removed: Callable[[], None],
+        clear: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         """Make an empty one.
 
@@ -77,12 +79,15 @@ class Track:
             root: Returns the root hash for a LoRA name and a cache salt.
             on_size: Called with the tokens a block, once they are known.
             on_removed: Called when blocks were announced to be gone.
+            clear: Drops all that the tiers have, and returns their numbers from then
+                on; left out, they are emptied one by one.
         """
         self._index = index
         self._holders = holders
         self._root = root
         self._on_size = on_size
         self._on_removed = on_removed
+        self._clear = clear or self._empty
         self._group: int | None = None
         self._waiting: dict[int, list[tuple[int, Stored]]] = {}
         self._orphan_keys: Counter[int] = Counter()
@@ -113,14 +118,18 @@ class Track:
         """Forget every block: the engine has, or may have."""
         self._wiped_at = stamp
         self._removed_at.clear()
-        for holder in self._holders.values():
-            self._index.remove_holder(holder)
+        self._holders = self._clear()
         self._waiting.clear()
         self._orphan_keys.clear()
         self._late.clear()
         self.num_orphans = 0
         # Who comes back may have other ones.
         self.block_size = self._group = None
+
+    def _empty(self) -> Mapping[str, int]:
+        for holder in self._holders.values():
+            self._index.remove_holder(holder)
+        return self._holders
 
     def _apply(self, event: Event, stamp: float) -> None:
         if isinstance(event, Stored):
