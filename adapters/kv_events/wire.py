@@ -188,7 +188,7 @@ def block_key(block_hash: Hash) -> int:
 def block_keys(block_hashes: list[Hash]) -> list[int]:
     """Return the keys of many blocks; fastest where they are such keys already."""
     try:
-        array("Q", block_hashes)  # type: ignore[arg-type]  # what fails, is told
+        array("Q", block_hashes)  # type: ignore[type-var]  # what fails, is told
     except (OverflowError, TypeError):
         return [block_key(one) for one in block_hashes]
     return block_hashes  # type: ignore[return-value]  # each is such a number

@@ -117,9 +117,19 @@ class PrefixIndex(Leaving):
         if path is None:
             path, depth = self.path(hashes)
         last = path[-1] if path else self.root
-        has_grown = last.start + len(last.hashes) > depth
+        has_grown = last.end > depth
         if has_grown:
             last = path[-1] = self.split(last, depth - last.start)
+        num_held = self._use(path, holder, stamp)
+        if depth < len(hashes):
+            rest = hashes[depth:] if depth else hashes
+            path.append(self.append(last, holder, rest, tokens, stamp, 1))
+        if has_grown or num_held < len(hashes):
+            self.enforce(holder)
+        return num_held
+
+    def _use(self, path: list[Run], holder: int, stamp: float) -> int:
+        """Let *holder* have all of *path*; return the leading blocks it had before."""
         num_held, bit = 0, 1 << holder
         for run in path:
             # Most often the holder has the whole run, which takes no call.
@@ -128,16 +138,9 @@ class PrefixIndex(Leaving):
                 run.used[holder] = run.last = stamp
             else:
                 held = self.hold(run, holder, len(run.hashes), stamp)
-                has_grown = True
             if num_held == run.start:
                 num_held += held
             run.hits += 1
-        if depth < len(hashes):
-            rest = hashes[depth:] if depth else hashes
-            path.append(self.append(last, holder, rest, tokens, stamp, 1))
-            has_grown = True
-        if has_grown:
-            self.enforce(holder)
         return num_held
 
     def touch(

@@ -119,16 +119,10 @@ class Tree:
             run.hashes.extend(hashes)
             run.used[holder] = run.last = stamp
         else:
-            start = parent.start + len(parent.hashes)
-            run = Run(parent, start, array("Q", hashes), tokens)
-            if parent.children is None:
-                parent.children = {}
-            parent.children[hashes[0]] = run
+            run = Run(parent, parent.end, array("Q", hashes), tokens)
             run.full, run.used[holder], run.last = 1 << holder, stamp, stamp
             run.hits = hits
-            self.num_runs += 1
-            self.num_bytes += RUN_BYTES + MEMBER_BYTES
-            self.leaves.push(run, stamp)
+            self._hang(run, parent)
             if owner.recency is not None:
                 owner.recency.push(run, stamp)
         self.version += 1
@@ -136,6 +130,15 @@ class Tree:
         owner.blocks += num_new
         owner.tokens += num_new * tokens
         return run
+
+    def _hang(self, run: Run, parent: Run) -> None:
+        """Put a new leaf, which one holder has, behind *parent*."""
+        if parent.children is None:
+            parent.children = {}
+        parent.children[run.hashes[0]] = run
+        self.num_runs += 1
+        self.num_bytes += RUN_BYTES + MEMBER_BYTES
+        self.leaves.push(run, run.last)
 
     def hold(self, run: Run, holder: int, num_blocks: int, stamp: float) -> int:
         """Let *holder* have at least *num_blocks* of *run*, used now.

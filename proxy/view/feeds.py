@@ -179,11 +179,10 @@ class Feeds:
 
     def _follow(self, backend: Backend, name: str, address: EventAddress) -> None:
         tiers = self._view.announce(name, partial(self._facts, name))
-        root = partial(_root, backend)
         track = Track(
             self._index,
             tiers,
-            root,
+            partial(_root, backend),
             partial(self._view.heard, name),
             partial(self._view.announced_gone, name),
             partial(self._view.cleared, name),

@@ -6,12 +6,10 @@ from typing import Final
 
 from warmroute.policies.kv.capacity import Capacity
 from warmroute.policies.kv.holders import NUM_TIERS, PROMISED
-from warmroute.policies.kv.outline import Node, outline
 from warmroute.policies.kv.radix import PrefixIndex
-from warmroute.policies.kv.trunks import Survey, survey
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.mirror import Mirror, WasRemoved
-from warmroute.proxy.view.seats import Facts, together
+from warmroute.proxy.view.seats import Facts
 from warmroute.proxy.view.sweeper import Sweeper
 from warmroute.proxy.view.trust import Trust
 
@@ -223,45 +221,6 @@ class Mirrors:
                 mirror.capacity.tell(capacity_tokens // len(seats))
                 self._bound(mirror)
 
-    def facts(self, name: str) -> dict[str, object]:
-        """Return what `/api/state` shows of the view of a backend."""
-        seats = self._seats.get(name, (name,))
-        facts = [self._facts_of(seat) for seat in seats]
-        return facts[0] if len(seats) == 1 else together(facts)
-
-    def _facts_of(self, name: str) -> Facts:
-        mirror = self._mirrors[name]
-        facts: Facts = {
-            "source": mirror.source if mirror.is_believed else "none",
-            "blocks": self._index.blocks(mirror.gpu),
-            "seq": None,
-            "incarnation": mirror.incarnation,
-            "gaps": 0,
-            "replays": 0,
-            "lag_s": None,
-        }
-        told = self._told.get(name)
-        if told is not None:
-            facts |= {**told(), "discount": mirror.trust.discount}
-        return facts
-
-    def stats(self) -> dict[str, int]:
-        """Return the size of the index over all backends, and its cap."""
-        index = self._index
-        return {
-            "bytes": index.num_bytes,
-            "cap_bytes": index.max_bytes,
-            "blocks": index.num_blocks,
-        }
-
-    def tree(self, name: str, depth: int, now: float | None = None) -> Node:
-        """Return what a backend has as nested runs, *depth* levels deep.
-
-        Ages count from *now*, or from the last use of anything.
-        """
-        seats = self._seats.get(name, (name,))
-        return outline(self._index, seats, depth, self._stamp if now is None else now)
-
     def _seat(self, name: str, seats: tuple[str, ...]) -> None:
         before = self._seats.get(name, (name,))
         if seats == before:
@@ -284,18 +243,6 @@ class Mirrors:
         if mirror.source != "events":
             self._clear(mirror)
         self._lineups.clear()
-
-    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
-        """Begin to look for the most used prefixes of the backends *names*.
-
-        Ages count from *now*. See `warmroute.policies.kv.trunks`.
-        """
-        known = {
-            name: self._seats.get(name, (name,))
-            for name in names
-            if name in self._mirrors
-        }
-        return survey(self._index, known, max_nodes, now)
 
     def _announcing(self, name: str) -> Mapping[str, int]:
         tiers = ("gpu", "host", "disk")

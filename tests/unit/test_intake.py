@@ -173,6 +173,44 @@ async def test_streams_take_turns_and_requests_run_in_between() -> None:
     assert text == "request a a a request b b a request a a"
 
 
+async def test_what_hurries_has_the_rest_of_a_turn_and_no_more() -> None:
+    """At once where the loop has time; a flood waits for requests as ever."""
+    diary = Diary()
+    turns = Turns(clock=lambda: diary.now)
+    turns.hurry()
+    for name, steps in (("a", 1), ("b", 1), ("c", 5)):
+        turns.ask(Digger(name, steps, diary))
+        turns.hurry()
+        diary.append("|")
+    turns.ask(Digger("d", 1, diary))
+    turns.hurry()
+    for _ in range(3):
+        diary.append("request")
+        await asyncio.sleep(0)
+    text = "a | b | c | request c c c request d c request"
+    assert " ".join(diary) == text
+    turns.ask(Digger("e", 1, diary))
+    turns.hurry()
+    assert diary[-1] == "e"
+
+
+async def test_work_that_asks_for_more_is_not_begun_within_itself() -> None:
+    diary = Diary()
+    turns = Turns(clock=lambda: diary.now)
+
+    class Asker(Digger):
+        def work(self, until: float) -> bool:
+            diary.append("begin")
+            turns.ask(Digger("other", 1, diary))
+            turns.hurry()
+            diary.append("end")
+            return False
+
+    turns.ask(Asker("asker", 1, diary))
+    turns.hurry()
+    assert list(diary) == ["begin", "end", "other"]
+
+
 async def test_who_leaves_does_no_more_work() -> None:
     diary = Diary()
     turns = Turns(clock=lambda: diary.now)
