@@ -137,7 +137,7 @@ class Track:
             self._stored(event, stamp)
         elif isinstance(event, Removed):
             self.num_events["removed"] += 1
-            if event.group_idx is None or event.group_idx == self._group:
+            if event.group_idx in (None, self._group) or self._group is None:
                 self._removed(event, stamp)
         elif isinstance(event, Cleared):
             self.num_events["cleared"] += 1
@@ -156,13 +156,16 @@ class Track:
         """Tell whether an event is of the group and block size that count.
 
         The first group of full attention does. All such groups hold the same
-        tokens; an engine may split layers into several.
+        tokens; an engine may split layers into several. An event that names no group
+        is of all of them: older engines know none, nor do some offloading tiers.
         """
         if self.block_size is None:
             self.block_size = event.block_size
-            self._group = event.group_idx
             self._on_size(event.block_size)
-        return event.block_size == self.block_size and event.group_idx == self._group
+        if self._group is None:
+            self._group = event.group_idx
+        is_ours = event.group_idx in (None, self._group)
+        return is_ours and event.block_size == self.block_size
 
     def _enter(self, holder: int, event: Stored, stamp: float) -> Sequence[int] | None:
         """Enter the blocks; returns their keys, None if they are orphans or bad."""
