@@ -35,7 +35,7 @@ class Tree:
         self._max_bytes = max_bytes
         self.holders = Holders()
         self.root = Run(None, 0, array("Q"), 0)
-        self.leaves = Recency(_leaf_stamp)
+        self.leaves = Recency(_leaf_stamp, most=lambda: self.num_runs)
         self.version = 0
         self.num_runs = 0
         self.num_blocks = 0

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from warmroute.adapters.kv_events.wire import Batch, Cleared, Event, cut, decode
 from warmroute.policies.errors import ProtocolMismatch
@@ -11,10 +12,10 @@ from warmroute.proxy.view.track import Track
 Message = bytes | Batch | Iterator[Batch]
 Piece = tuple[Message, bool]
 
-_LARGE_BYTES = 32 << 10
-_PIECE_BYTES = 16 << 10
-_MAX_BLOCKS = 512
-_MAX_LAG_S = 1e6
+_LARGE_BYTES: Final = 32 << 10
+_PIECE_BYTES: Final = 16 << 10
+_MAX_BLOCKS: Final = 512
+_MAX_LAG_S: Final = 1e6
 
 
 class Intake:

@@ -8,6 +8,7 @@ hash of the parent block, with the same function and the same roots that request
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from warmroute.adapters.kv_events.wire import (
     Batch,
@@ -23,9 +24,9 @@ from warmroute.policies.kv.blocks import hash_tokens, separate
 from warmroute.policies.kv.radix import PrefixIndex
 
 _FULL_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
-_MAX_ORPHANS = 65_536
-_MAX_ORPHAN_TOKENS = 1 << 19
-_MAX_REMOVED = 65_536
+_MAX_ORPHANS: Final = 65_536
+_MAX_ORPHAN_TOKENS: Final = 1 << 19
+_MAX_REMOVED: Final = 65_536
 
 Root = Callable[[str | None, str | None], int]
 
@@ -107,7 +108,7 @@ class Track:
         self.num_skipped += batch.num_skipped
         for event in batch.events:
             self._apply(event, stamp)
-        if any(isinstance(event, Removed | Cleared) for event in batch.events):
+        if any(not isinstance(event, Stored) for event in batch.events):
             self._on_removed()
 
     def was_removed(self, block_hash: int, since: float) -> bool:
