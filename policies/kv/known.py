@@ -11,8 +11,9 @@ from warmroute.policies.kv.run import Run
 _NUM_SHARDS: Final = 64
 _LAST: Final = _NUM_SHARDS - 1
 _KEY_BYTES: Final = 8
-_LOW_BYTE: Final = 0 if sys.byteorder == "little" else _KEY_BYTES - 1
-_SHARD_OF: Final = bytes(low & _LAST for low in range(256))
+_SHIFT: Final = 56
+_HIGH_BYTE: Final = _KEY_BYTES - 1 if sys.byteorder == "little" else 0
+_SHARD_OF: Final = bytes(high & _LAST for high in range(256))
 _MAX_ENTRY_BYTES: Final = 64
 _SLACK_BYTES: Final = 4096
 _NONE: Final[list[dict[int, Run]]] = [{}] * _NUM_SHARDS
@@ -22,7 +23,8 @@ class Known:
     """The run of each announced block of one holder, by the engine's own key.
 
     Many small dicts: one that grows is copied as a whole, and of millions of keys
-    that would hold up everybody for a tenth of a second.
+    that would hold up everybody for a tenth of a second. The first byte of a key says
+    which; a dict goes by the last ones, so that those must stay free.
     """
 
     __slots__ = ("_at", "_shards")
@@ -44,7 +46,7 @@ class Known:
 
     def get(self, key: int) -> Run | None:
         """Return the run of a block, or None."""
-        return self._shards[key & _LAST].get(key)
+        return self._shards[key >> _SHIFT & _LAST].get(key)
 
     def put(self, keys: Sequence[int], packed: "array[int]", run: Run) -> None:
         """Let blocks be found in *run*.
@@ -57,17 +59,17 @@ class Known:
         if self._shards is _NONE:
             self._shards = [{} for _ in range(_NUM_SHARDS)]
         shards = self._shards
-        lows = packed.tobytes()[_LOW_BYTE::_KEY_BYTES].translate(_SHARD_OF)
-        for at, key in zip(lows, keys):  # noqa: B905 - made of each other
+        highs = packed.tobytes()[_HIGH_BYTE::_KEY_BYTES].translate(_SHARD_OF)
+        for at, key in zip(highs, keys):  # noqa: B905 - made of each other
             shards[at][key] = run
 
     def put_back(self, key: int, run: Run) -> None:
         """Let one block be found again that was taken out."""
-        self._shards[key & _LAST][key] = run
+        self._shards[key >> _SHIFT & _LAST][key] = run
 
     def pop(self, key: int) -> None:
         """Forget a block, known or not."""
-        self._shards[key & _LAST].pop(key, None)
+        self._shards[key >> _SHIFT & _LAST].pop(key, None)
 
     def take(self) -> tuple[int, Run] | None:
         """Take out any block; None once in a while, and always when there is none.
