@@ -22,6 +22,7 @@ from functools import partial
 import msgspec
 import zmq
 import zmq.asyncio
+from xxhash import xxh3_64_intdigest
 
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.socket import ask_again
@@ -51,7 +52,7 @@ def payload(number: int) -> bytes:
             {
                 "type": "BlockStored",
                 "block_hashes": [
-                    (first + at) * 0x9E3779B97F4A7C15 % 2**64 for at in range(CHAIN)
+                    xxh3_64_intdigest(b"%d" % (first + at)) for at in range(CHAIN)
                 ],
                 "parent_block_hash": None,
                 "token_ids": tokens,
