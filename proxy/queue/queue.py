@@ -159,11 +159,12 @@ class HoldQueue:
     def facts(self) -> dict[str, Any]:
         """Return what ``/api/state`` shows."""
         oldest = next(iter(self._held), None)
-        lines = {
-            line.candidate.name: {"requests": len(line), "tokens": line.tokens}
-            for line in self._lines.values()
-            if line
-        }
+        lines: dict[str, dict[str, int]] = {}
+        for line in filter(len, self._lines.values()):
+            # One that has just restarted has the line of its old self as well.
+            shown = lines.setdefault(line.candidate.name, {"requests": 0, "tokens": 0})
+            shown["requests"] += len(line)
+            shown["tokens"] += line.tokens
         return {
             "order": self._config.order,
             "requests": len(self._held),
