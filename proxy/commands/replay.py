@@ -55,6 +55,7 @@ exit codes: 0 replayed, 1 something failed, 2 unknown policy, bad option or trac
         )
         options.add_engines(parser)
         options.add_playing(parser)
+        options.add_sessions(parser)
         options.add_troubles(parser)
         options.add_objectives(parser)
         add("--report", metavar="FILE", help="write a page with plots to FILE as well")

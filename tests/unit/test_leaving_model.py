@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.unit.test_radix_model import TOKENS, block, chain, full_paths, key, prefixes
+from unit.test_radix_model import TOKENS, block, chain, full_paths, key, prefixes
 from warmroute.policies.kv.radix import PrefixIndex
 
 Path = tuple[int, ...]
