@@ -66,6 +66,15 @@ OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 CONVERSATION = "gen_ai.conversation.id"
 
+# Attributes whose values hardly repeat from one request to the next.
+OWN = frozenset(
+    {
+        *(REQUEST_ID, QUEUED_S, SCORE, PROMPT_BLOCKS, MATCHED_BLOCKS),
+        *(BEST_MATCHED_BLOCKS, RESPONSE_ID, FIRST_CHUNK_S, CONVERSATION),
+        *(INPUT_TOKENS, OUTPUT_TOKENS, CACHED_TOKENS, PREDICTED_TOKENS),
+        *(PREDICTION_ERROR, INPUT_MESSAGES),
+    }
+)
 ROUTES = frozenset(
     {
         *("/v1/chat/completions", "/v1/completions", "/v1/responses"),
