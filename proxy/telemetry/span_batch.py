@@ -17,7 +17,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from warmroute.proxy.telemetry.span import Span
-from warmroute.proxy.telemetry.span_message import fill
+from warmroute.proxy.telemetry.span_message import Shape, SpanDraft, shape_of
 
 _UNSET = Status(StatusCode.UNSET)
 _NOBODY = SpanContext(1, 1, False)
@@ -85,9 +85,15 @@ class SpanBatch(Sequence[ReadableSpan]):
     def message(self) -> ExportTraceServiceRequest:
         """All of them as OTLP has them."""
         request = self._origin.request()
-        add = request.resource_spans[0].scope_spans[0].spans.add
+        messages = request.resource_spans[0].scope_spans[0].spans
+        drafts: dict[Shape, SpanDraft] = {}
         for span, offset_ns in self._spans:
-            fill(add(), span, offset_ns)
+            shape = shape_of(span)
+            draft = drafts.get(shape)
+            if draft is None:
+                draft = drafts[shape] = SpanDraft(span)
+            draft.fill(span, offset_ns)
+            messages.append(draft.message)
         return request
 
     def __repr__(self) -> str:
