@@ -1,7 +1,7 @@
 """OTLP messages of spans, copied in C from drafts that are filled again and again.
 
 A span has a dozen attributes, and to make the messages of one costs several times what
-it costs to set its value. Spans with the same keys have messages of the same shape, so a
+it costs to set its value. Spans with the same keys have messages of the same shape: a
 batch makes one draft for each shape that comes up, keeps hold of the values in it, and
 sets these for one span after the other.
 """
