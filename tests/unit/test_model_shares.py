@@ -1,11 +1,13 @@
 """A step cut into shares, and the threads that compute them."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import ThreadpoolController
 
 from tests.unit.model_rig import (
     BLOCK,
@@ -30,6 +32,7 @@ from warmroute.adapters.embedded.model.weights import fuse_weights
 WEIGHTS = fuse_weights(paired(halved_tensors()), CONFIG)
 NAIVE = NaiveLlama(halved_tensors())
 CLOSE = {"rtol": 0, "atol": 2e-4}
+BLAS = ThreadpoolController().select(user_api="blas")
 
 
 def parts_of(lengths: list[int], seed: int) -> list[Part]:
@@ -106,26 +109,26 @@ def test_shared_steps_give_the_logits_of_the_textbook(threads: int) -> None:
     model, store = Llama(CONFIG, WEIGHTS, threads), make_store(128)
     ids, other = draw_ids(230, 1), draw_ids(90, 2)
     table = scattered_table(324, 128)
-    mine, others = table[:58], table[58:]
-    run(model, store, Part(ids, mine, 0, 110))
-    found = run(model, store, Part(ids, mine, 110), Part(other, others), every_row=True)
+    first, second = table[:58], table[58:]
+    run(model, store, Part(ids, first, 0, 110))
+    batch = make_batch(Part(ids, first, 110), Part(other, second), every_row=True)
+    assert len(split(batch, CONFIG, threads)) == threads
+    found = model.forward(batch, store)
     expected = [*NAIVE.logits(ids)[110:], *NAIVE.logits(other)]
     np.testing.assert_allclose(found, expected, **CLOSE)
 
 
-def test_a_failing_share_fails_the_step_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failing_share_fails_the_step_and_nothing_else() -> None:
     """Its own error comes out, and the next step is computed."""
-    model, store, ids = Llama(CONFIG, WEIGHTS, 3), make_store(), draw_ids(100)
-    broken = make_batch(Part(ids, one_run(100)))
+    model, store, ids = Llama(CONFIG, WEIGHTS, 3), make_store(), draw_ids(200)
+    broken = make_batch(Part(ids, one_run(200)))
     broken.slots = broken.slots.copy()
     broken.slots[-1] = 1 << 40
     before = blas_threads()
     with pytest.raises(IndexError, match="out of bounds"):
         model.forward(broken, store)
     assert blas_threads() == before
-    found = run(model, store, Part(ids, one_run(100)))
+    found = run(model, store, Part(ids, one_run(200)))
     np.testing.assert_allclose(found[0], NAIVE.logits(ids)[-1], **CLOSE)
 
 
@@ -135,10 +138,12 @@ def test_shares_meet_and_multiply_with_one_thread_each() -> None:
     def share(at: int, meet: Meet) -> tuple[int, int, str]:
         begun.append(at)
         meet()
+        assert {one["num_threads"] for one in BLAS.info()} <= {1}
         return at, len(begun), threading.current_thread().name
 
-    shares = [lambda meet, at=at: share(at, meet) for at in range(3)]
-    results = team.run(shares)
+    before = blas_threads()
+    results = team.run([partial(share, at) for at in range(3)])
     assert [at for at, _, _ in results] == [0, 1, 2]
     assert [seen for _, seen, _ in results] == [3, 3, 3]
     assert len({name for _, _, name in results}) == 3
+    assert blas_threads() == before

@@ -134,7 +134,8 @@ class Llama:
         squares /= np.float32(self.config.hidden_size)
         squares += np.float32(self.config.norm_eps)
         out = self._scratch.take("normed", *x.shape)
-        return np.divide(x, np.sqrt(squares)[:, None], out=out)
+        np.divide(x, np.sqrt(squares)[:, None], out=out)
+        return out
 
     def _project(self, layer: int, normed: F32, turns: C64) -> F32:
         """Return ``[T, heads + 2 * kv_heads, d]``, queries and keys turned."""

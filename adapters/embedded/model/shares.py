@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
 from warmroute.adapters.embedded.model.config import LlamaConfig
 
-MIN_ROWS = 32
-"""Rows of a share at least: each share reads all weights."""
+MIN_ROWS = 64
+"""Rows of a share at least: each share reads all weights, and BLAS copies them."""
 
 ATTENTION_COST = 2.0
 """What a number of attention costs, where one of a weight costs 1."""
