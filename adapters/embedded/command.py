@@ -133,7 +133,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=_whole(1, 1024),
         metavar="N",
-        help="threads of the matrix products (default: as NumPy chooses)",
+        help="threads of the arithmetic (default: as NumPy chooses)",
     )
 
 
