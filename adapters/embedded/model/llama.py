@@ -98,7 +98,7 @@ class Llama:
         weights, take, rows = self.weights.layers[layer], self._scratch.take, len(x)
         added = take("added", *x.shape)
         x += _multiply(out, weights.output, added)
-        gate_up = take("gate_up", rows, len(weights.gate_up))
+        gate_up = take("gate_up", rows, weights.gate_up.shape[1])
         _multiply(self._normed(x), weights.gate_up, gate_up)
         active = take("active", rows, gate_up.shape[1] // 2)
         _activate(gate_up, active)
@@ -107,8 +107,8 @@ class Llama:
 
     def logits(self, x: F32) -> F32:
         """Return ``[n, vocab]`` for the last layer's rows *x* ``[n, hidden]``."""
-        head = self.weights.head
-        out: F32 = np.empty((len(x), len(head)), np.float32)
+        head = self.weights.head.T
+        out: F32 = np.empty((len(x), head.shape[1]), np.float32)
         return _multiply(self._normed(x) * self.weights.final_gain, head, out)
 
     def _run(self, batch: Batch, store: KVStore, meet: Meet = bool) -> F32:
@@ -140,7 +140,7 @@ class Llama:
     def _project(self, layer: int, normed: F32, turns: C64) -> F32:
         """Return ``[T, heads + 2 * kv_heads, d]``, queries and keys turned."""
         config, weight = self.config, self.weights.layers[layer].qkv
-        fused = self._scratch.take("qkv", len(normed), len(weight))
+        fused = self._scratch.take("qkv", len(normed), weight.shape[1])
         _multiply(normed, weight, fused)
         heads: F32 = fused.reshape(len(fused), -1, config.head_dim)
         rotate(heads[:, : config.num_heads + config.num_kv_heads], turns)
@@ -148,11 +148,11 @@ class Llama:
 
 
 def _multiply(rows: F32, weight: F32, out: F32) -> F32:
-    """Return *rows* ``[T, inputs]`` times *weight* ``[outputs, inputs]`` in *out*."""
+    """Return *rows* ``[T, inputs]`` times *weight* ``[inputs, outputs]`` in *out*."""
     if 1 < len(rows) <= _FEW_ROWS:
-        np.matvec(weight, rows, out=out)
+        np.vecmat(rows, weight, out=out)
     else:
-        np.matmul(rows, weight.T, out=out)
+        np.matmul(rows, weight, out=out)
     return out
 
 
