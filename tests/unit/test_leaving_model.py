@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from unit.test_radix_model import TOKENS, block, chain, full_paths, key, prefixes
+
 from warmroute.policies.kv.radix import PrefixIndex
 
 Path = tuple[int, ...]
