@@ -240,8 +240,10 @@ class Tree:
             if run is None:
                 break
             block_bytes = BLOCK_BYTES + KEY_BYTES * len(run.keys or ())
-            num_gone = max(_MIN_CUT_BLOCKS, -(-excess // block_bytes))
-            keep = max(0, len(run.hashes) - num_gone)
+            num_blocks = len(run.hashes)
+            # Many at once, but half of a short run: it may be what has just come.
+            least = min(_MIN_CUT_BLOCKS, (num_blocks + 1) // 2)
+            keep = max(0, num_blocks - max(least, -(-excess // block_bytes)))
             for each in list(run.used):
                 self.drop(run, each, keep)
                 touched.add(each)
