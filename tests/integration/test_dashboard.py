@@ -262,6 +262,7 @@ async def test_fits_a_telephone_in_any_light(
         assert await browser.run("return document.documentElement.scrollWidth") <= 360
         if "/" in view:
             await browser.press("Escape")
+            await browser.until("!location.hash.includes('/')")
     ground = "return getComputedStyle(document.body.parentElement).backgroundColor"
     colours = {"light": "rgb(246, 245, 242)", "dark": "rgb(19, 20, 22)"}
     assert await browser.run(ground) == colours[theme]

@@ -37,6 +37,17 @@ class House:
         )
         return state["backends"][0]["view"]
 
+    async def until_heard(self) -> None:
+        """Wait until the history of both ranks is replayed, once or more often."""
+        await self.proxy.until(
+            "/api/state",
+            lambda state: all(
+                rank["status"] == "live" and rank["replays"]
+                for rank in state["backends"][0]["view"].get("ranks", [{"status": ""}])
+            ),
+            30,
+        )
+
     async def matched(self, prompt: list[int]) -> int:
         return (await self.explain(prompt))["candidates"][0]["matched_tokens"]["gpu"]
 
@@ -80,7 +91,7 @@ async def house(stage: Stage, context: "zmq.Context[Any]") -> AsyncIterator[Hous
     proxy = await stage.spawn(backends=[entry], **CONFIG)
     await proxy.ready(1)
     home = House(proxy, engine)
-    await home.until(source="events", status="live", replays=2)
+    await home.until_heard()
     yield home
     for rank in engine.ranks:
         rank.publisher.close()

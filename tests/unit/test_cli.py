@@ -194,6 +194,7 @@ class TestInterrupt:
         """The interrupt comes in the middle of an import."""
         code = f"""
 import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
 class Interrupt:
     def find_spec(self, name, path, target=None):
         if name == {module!r}:

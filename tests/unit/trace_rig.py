@@ -76,7 +76,7 @@ def decide() -> Decision:
 
 
 def mirror() -> Mirror:
-    return Mirror("a", 0, 0, 16, "events", Capacity(None))
+    return Mirror("a", 0, 16, "events", Capacity(None))
 
 
 def backend(name: str = "a") -> Any:
