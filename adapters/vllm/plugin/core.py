@@ -1,9 +1,10 @@
 """KV control inside one ``EngineCore``: what its busy loop calls between steps."""
 
 from warmroute.adapters.kv_control import VERBS, unsupported
-from warmroute.adapters.vllm.plugin.budgets import Budgets, Workers
+from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.events import Announcer
 from warmroute.adapters.vllm.plugin.jobs import Answer, Jobs, refusal
+from warmroute.adapters.vllm.plugin.ports import Workers
 from warmroute.adapters.vllm.plugin.verbs import Arguments, Verbs
 from warmroute.policies.errors import ClientError
 from warmroute.policies.kv.retention import Retention

@@ -1,8 +1,9 @@
 """The entry point ``vllm.general_plugins``: runs in every process of vLLM.
 
 It changes three things: a scheduler that was made gets a control of its cache, and an
-``EngineCore`` a method with which the door reaches that, and a worker one that does
-nothing until a budget is asked for. Whatever goes wrong here is logged, and the engine
+``EngineCore`` a method with which the door reaches that, and a worker three that do
+nothing until a budget is asked for. An option changes a fourth thing, the attention
+backend. Whatever goes wrong here is logged, and the engine
 runs on.
 """
 
@@ -11,11 +12,23 @@ import importlib
 import logging
 from typing import Any
 
+from warmroute.adapters.vllm.plugin.attention.option import register_attention
+from warmroute.adapters.vllm.plugin.attention.worker import (
+    attention_masses,
+    watch_attention,
+)
 from warmroute.adapters.vllm.plugin.core import CoreControl, DeafControl
 from warmroute.adapters.vllm.plugin.holes import open_holes
 from warmroute.adapters.vllm.plugin.installation import install
 from warmroute.adapters.vllm.plugin.jobs import Answer
-from warmroute.adapters.vllm.plugin.names import CONTROL, HOLES, UTILITY, is_wanted
+from warmroute.adapters.vllm.plugin.names import (
+    CONTROL,
+    HOLES,
+    MASSES,
+    SCORES,
+    UTILITY,
+    is_wanted,
+)
 from warmroute.adapters.vllm.plugin.selftest import examine
 
 logger = logging.getLogger("vllm.warmroute")
@@ -39,6 +52,9 @@ def _register() -> None:
     setattr(core, UTILITY, answer)
     worker = importlib.import_module("vllm.v1.worker.worker_base").WorkerBase
     setattr(worker, HOLES, open_holes)
+    setattr(worker, SCORES, watch_attention)
+    setattr(worker, MASSES, attention_masses)
+    register_attention()
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
     original = scheduler.__init__
     if hasattr(original, _MARK):  # vLLM may load plugins twice
