@@ -10,12 +10,14 @@ intervals by the bootstrap:
 - WikiText-2 (validation, CC BY-SA 3.0): 768 tokens of prompt, 48 forced.
 - Key-value retrieval ("Lost in the Middle", MIT): 40 pairs, the question and the value
   forced. A needle is found if every token of its value was the likeliest one.
-- The same eight prompts with a budget that gives back one block, and with none, in
-  turn: what skipping blocks costs a step.
+- The same four prompts with a budget that gives back one block, with one whose
+  attention is looked at, and with none, in turn: what that costs a step.
 - Twelve requests in a pool for five: how many run at once.
 
-``random`` gives back random blocks instead of the oldest; no server offers it. The
-first token of an answer comes from the prefill, which is whole; it is left out. The
+``asked later`` forces question and value, so that blocks go before it is asked;
+``asked first`` has the question in the prompt. ``random`` gives back random blocks
+instead of the oldest; no server offers it. The first token of an answer comes from the
+prefill, which is whole; it is left out. The
 data are looked for in DIR: wikitext2_valid.txt of pytorch/examples and
 lim_kv_retrieval_75.jsonl of nelson-liu/lost-in-the-middle, plain or packed.
 
@@ -83,7 +85,7 @@ def quality(engine: Engine, cases: dict[str, Any]) -> dict[str, Any]:
         }
         print(name, flush=True)
     engine.set(None)
-    return found
+    return {"arms": found, "steps": steps(engine, ids)}
 
 
 def scored(scores: Scores, lasts: list[int]) -> dict[str, Any]:
@@ -98,29 +100,48 @@ def scored(scores: Scores, lasts: list[int]) -> dict[str, Any]:
     }
 
 
-def speed(engine: Engine, cases: dict[str, Any]) -> dict[str, Any]:
-    """Time steps with one block skipped and none, then fill the small pool."""
-    ids = engine.encode(cases["text"])
-    prompts = [ids[at * LONG : (at + 1) * LONG] for at in range(CROWD)]
-    answers = [ids[-SAID:]] * CROWD
-    few = prompts[:4], [answer[:BLOCK] for answer in answers[:4]]
-    engine.force(*few)
-    steps: list[dict[str, float]] = []
-    kinds = {"full": None, "skip": (15 / 16, "oldest"), "look": (15 / 16, "attention")}
-    for at in range(ROUNDS):
+def steps(engine: Engine, ids: list[int]) -> list[dict[str, float]]:
+    """Time the steps of four sequences, in full, with a block skipped, and looking."""
+    prompts = [ids[at * PROMPT : (at + 1) * PROMPT] for at in range(4)]
+    answers = [ids[-2 * BLOCK :]] * 4
+    kinds = {"full": None, "skip": (23 / 24, "oldest"), "look": (23 / 24, "attention")}
+    found = []
+    for at in range(-1, ROUNDS):
         taken = {}
         for name in sorted(kinds, key=lambda name: (at + list(kinds).index(name)) % 3):
             engine.set(kinds[name])
             begun = time.process_time()
-            engine.force(*few)
-            taken[name] = (time.process_time() - begun) / BLOCK
-        steps.append(taken)
+            engine.force(prompts, answers)
+            taken[name] = (time.process_time() - begun) / len(answers[0])
+        found.append(taken)
+    return found[1:]
+
+
+def speed(engine: Engine, cases: dict[str, Any]) -> dict[str, Any]:
+    """Fill the small pool, and see how long giving back holds up the engine."""
+    took: list[tuple[float, float]] = []
+    budgets = engine.control._budgets
+    give_back = type(budgets).give_back
+
+    def timed(one: Any) -> Any:
+        begun = time.perf_counter(), time.thread_time()
+        given = give_back(one)
+        if given:
+            ended = time.perf_counter(), time.thread_time()
+            took.append((ended[0] - begun[0], ended[1] - begun[1]))
+        return given
+
+    type(budgets).give_back = timed
+    ids = engine.encode(cases["text"])
+    prompts = [ids[at * LONG : (at + 1) * LONG] for at in range(CROWD)]
+    answers = [ids[-SAID:]] * CROWD
     crowds = {}
     for name in CROWDS:
         engine.set(ARMS[name])
         engine.model.reset_prefix_cache()
-        crowds[name] = crowd(engine, prompts, answers)
-    return {"steps": steps, "crowds": crowds}
+        took.clear()
+        crowds[name] = crowd(engine, prompts, answers) | {"took": list(took)}
+    return {"crowds": crowds}
 
 
 def crowd(
@@ -151,7 +172,8 @@ def crowd(
 def child() -> None:
     cases = json.load(sys.stdin)
     measure = {"quality": quality, "speed": speed}[cases["measure"]]
-    found = measure(Engine(cases["model"], cases["blocks"]), cases)
+    executor = {"quality": "uni", "speed": "mp"}[cases["measure"]]
+    found = measure(Engine(cases["model"], cases["blocks"], executor), cases)
     Path(cases["out"]).write_text(json.dumps(found))
 
 
@@ -201,19 +223,28 @@ def paired(ours: dict[str, Any], theirs: dict[str, Any], kind: str) -> str:
     return difference(np.array(ours[kind]), np.array(theirs[kind]))
 
 
-def show_speed(found: dict[str, Any]) -> None:
+def show_steps(found: list[dict[str, float]]) -> None:
     from paired import difference
 
-    full = np.array([one["full"] for one in found["steps"]])
-    print(f"a step of 4: {np.median(full) * 1e3:.1f} ms of CPU time")
+    full = np.median([one["full"] for one in found])
+    print(f"a step of 4 behind {PROMPT} tokens: {full * 1e3:.1f} ms of CPU time")
     for name, base in (("skip", "full"), ("look", "full"), ("look", "skip")):
-        ratios = np.array([one[name] / one[base] for one in found["steps"]])
+        ratios = np.array([one[name] / one[base] for one in found])
         print(f"{name} / {base} - 1: {difference(ratios, np.ones(len(ratios)))}")
+
+
+def show_speed(found: dict[str, Any]) -> None:
     for name, one in found["crowds"].items():
         print(
             f"{name}: {one['most']:.0f} at once (mean {one['mean']:.1f}), "
             f"{one['steps']:.0f} steps, {one['seconds']:.1f} s"
         )
+        if one["took"]:
+            wall, cpu = np.array(one["took"]).T * 1e3
+            print(
+                f"    giving back, ms a call that does: {np.median(wall):.2f}, at most "
+                f"{max(wall):.2f}; CPU {np.median(cpu):.2f}, at most {max(cpu):.2f}"
+            )
 
 
 def main() -> None:
@@ -244,7 +275,9 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         site = link_package(Path(folder))
-        show_quality(run(environment, site, "quality", 2_000, cases))
+        found = run(environment, site, "quality", 2_000, cases)
+        show_quality(found["arms"])
+        show_steps(found["steps"])
         show_speed(run(environment, site, "speed", SMALL_POOL, cases))
 
 

@@ -79,7 +79,7 @@ class Batch:
 
     def mean(self) -> Masses | None:
         """Return the mean over the layers that looked; None if none did."""
-        return None if self._sum is None else self._sum / self._num_looks
+        return None if self._sum is None else self._sum / np.float32(self._num_looks)
 
 
 class Watch:
