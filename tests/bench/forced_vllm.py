@@ -20,7 +20,7 @@ Budget = tuple[float, str]
 class Engine:
     """One vLLM inside this process, whose answers can be forced."""
 
-    def __init__(self, model: str, num_blocks: int, executor: str) -> None:
+    def __init__(self, model: str, num_blocks: int) -> None:
         from vllm import LLM
         from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
@@ -45,7 +45,6 @@ class Engine:
             enable_prefix_caching=True,
             logits_processors=[Forced],
             disable_log_stats=True,
-            distributed_executor_backend=executor,
         )
         core = self.model.llm_engine.engine_core.engine_core
         self.scheduler = core.scheduler

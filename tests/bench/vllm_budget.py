@@ -17,9 +17,9 @@ intervals by the bootstrap:
 ``asked later`` forces question and value, so that blocks go before it is asked;
 ``asked first`` has the question in the prompt. ``random`` gives back random blocks
 instead of the oldest; no server offers it. The first token of an answer comes from the
-prefill, which is whole; it is left out. The
-data are looked for in DIR: wikitext2_valid.txt of pytorch/examples and
-lim_kv_retrieval_75.jsonl of nelson-liu/lost-in-the-middle, plain or packed.
+prefill, which is whole; it is left out. The data are looked for in DIR:
+wikitext2_valid.txt of pytorch/examples and lim_kv_retrieval_75.jsonl of
+nelson-liu/lost-in-the-middle, plain or packed.
 
 The first run makes the environment of vLLM (about 4 GB), as the example does.
 """
@@ -172,8 +172,7 @@ def crowd(
 def child() -> None:
     cases = json.load(sys.stdin)
     measure = {"quality": quality, "speed": speed}[cases["measure"]]
-    executor = {"quality": "uni", "speed": "mp"}[cases["measure"]]
-    found = measure(Engine(cases["model"], cases["blocks"], executor), cases)
+    found = measure(Engine(cases["model"], cases["blocks"]), cases)
     Path(cases["out"]).write_text(json.dumps(found))
 
 

@@ -170,8 +170,8 @@ class Budgets:
         if limit is None or not _is_decoded(request):
             return None
         manager, name = self._manager, request.request_id
-        if manager.num_cached_block.get(name) != NEVER:  # preempted, so all anew
-            limit.num_given = 0
+        if limit.num_given and manager.num_cached_block.get(name) != NEVER:
+            limit.num_given = limit.num_looked = 0  # preempted, so all anew
         needed = request.num_computed_tokens // manager.block_size + 1
         count = needed - limit.num_given - limit.num_held
         if count <= 0 or (limit.is_scored and not limit.is_new(needed)):
