@@ -43,3 +43,5 @@ class ClientError(WarmrouteError):
         self.code = code
         self.message = message
         self.retry_after_s = retry_after_s
+        self.param: str | None = None
+        """Path of the body's field that is wrong, where it is known."""

@@ -11,6 +11,7 @@ from warmroute.proxy.admin.conductor import conductor_routes
 from warmroute.proxy.admin.kv import kv_routes
 from warmroute.proxy.admin.listener import AdminListener
 from warmroute.proxy.admin.state import AdminState, IndexFacts, Learned
+from warmroute.proxy.conductor.exposition import ConductorExposition
 from warmroute.proxy.config import Address, backend_config
 from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.metrics import Exposition, build_registry
@@ -104,6 +105,7 @@ class Administration:
             EventExposition(app.sources.streams),
             RecordsExposition(lambda: app.onlookers.recorder),
             PolicyExposition(app.deciding),
+            ConductorExposition(app.steering.conductor, app.fleet),
         )
 
     def _index_facts(self) -> IndexFacts:

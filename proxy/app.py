@@ -12,6 +12,7 @@ import time
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 
+from warmroute.adapters.stopping import Stopping
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.base import build
 from warmroute.policies.routing.load import FleetLoad
@@ -20,6 +21,7 @@ from warmroute.proxy.administration import Administration
 from warmroute.proxy.config import Address, Config
 from warmroute.proxy.counters import Counters
 from warmroute.proxy.deciding import Deciding
+from warmroute.proxy.draining import drain
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.kv.steering import Steering
@@ -39,7 +41,6 @@ from warmroute.proxy.prompt import PromptReader
 from warmroute.proxy.reload import Commit, Loader, Reloader, reconcile
 from warmroute.proxy.router import Router
 from warmroute.proxy.sources import Sources
-from warmroute.proxy.stopping import Stopping
 from warmroute.proxy.telemetry import Tracer
 from warmroute.proxy.telemetry.configured import tracer_of
 from warmroute.proxy.view import View
@@ -171,19 +172,18 @@ class App:
     async def run(self) -> int:
         """Serve until a signal says otherwise; returns the exit code."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stopping.ask)
         loop.add_signal_handler(signal.SIGHUP, self.reloader.request)
-        watcher = asyncio.create_task(self.reloader.watch())
-        try:
-            await self.start()
-            tune_collector()
-            await self.stopping.asked()
-            await self.stopping.drain(self.port, self.config.drain)
-        finally:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
-            await self.close()
+        with self.stopping.on_signals():
+            watcher = asyncio.create_task(self.reloader.watch())
+            try:
+                await self.start()
+                tune_collector()
+                await self.stopping.asked()
+                await drain(self.port, self.config.drain, self.stopping)
+            finally:
+                watcher.cancel()
+                await asyncio.gather(watcher, return_exceptions=True)
+                await self.close()
         return 0
 
     async def close(self) -> None:

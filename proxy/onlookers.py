@@ -4,7 +4,7 @@ import asyncio
 
 from warmroute.proxy.config import Config
 from warmroute.proxy.config.records import RecordsConfig
-from warmroute.proxy.killers.watch import KillerWatch
+from warmroute.proxy.killer_watch import KillerWatch
 from warmroute.proxy.port import DataPort
 from warmroute.proxy.records.recorder import Recorder
 from warmroute.proxy.router import Router

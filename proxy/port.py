@@ -21,7 +21,7 @@ from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
 from warmroute.proxy.http.work import Work
-from warmroute.proxy.killers.watch import KillerWatch
+from warmroute.proxy.killer_watch import KillerWatch
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.process import listen

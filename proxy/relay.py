@@ -79,7 +79,7 @@ class Relay:
         self._token_at: float | None = None
         self._watch: AnswerWatch | StreamWatch | None = None
         self._reframer: Reframer | None = None
-        raw, kind = answer.raw, answer.content_type
+        is_old, kind = head.version == "1.0", answer.content_type
         if kind[:17] == b"text/event-stream":
             self._watch = StreamWatch(keeps_ending)
             self._progress_at = 0.0
@@ -88,19 +88,11 @@ class Relay:
             hides_usage = False
             if kind[:16] == b"application/json":
                 self._watch = AnswerWatch()
-        if hides_usage or head.version == "1.0":
-            self._reframer = _reframer(answer, head.version == "1.0", hides_usage)
-            if head.version == "1.0" and answer.chunked:
-                raw = without_transfer_encoding(raw)
-                keeps_alive = False
-        if answer.body_until_close:
-            keeps_alive = False
-        self.keeps_alive = keeps_alive
-        if not keeps_alive:
-            extra_lines += b"connection: close\r\n"
-        elif head.version == "1.0":
-            extra_lines += b"connection: keep-alive\r\n"
-        self._pending = b"%b%b\r\n" % (raw, extra_lines)
+        if is_old or hides_usage:
+            self._reframer = _reframer(answer, is_old, hides_usage)
+        ends_by_close = answer.body_until_close or (is_old and answer.chunked)
+        self.keeps_alive = keeps_alive and not ends_by_close
+        self._pending = _head(answer, extra_lines, is_old, self.keeps_alive)
 
     def body(self, piece: bytes) -> None:
         """See a piece of the body without its framing, before `data`."""
@@ -155,6 +147,17 @@ class Relay:
             client.deadline = min(client.deadline, self._clock() + _AFTER_FAILURE_S)
         else:
             self._client.abort()
+
+
+def _head(answer: Answer, extra_lines: bytes, is_old: bool, keeps_alive: bool) -> bytes:
+    raw = answer.raw
+    if is_old and answer.chunked:
+        raw = without_transfer_encoding(raw)
+    if not keeps_alive:
+        extra_lines += b"connection: close\r\n"
+    elif is_old:
+        extra_lines += b"connection: keep-alive\r\n"
+    return b"%b%b\r\n" % (raw, extra_lines)
 
 
 def _reframer(answer: Answer, is_old: bool, hides_usage: bool) -> Reframer | None:

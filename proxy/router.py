@@ -80,10 +80,25 @@ class Router:
         query, lookup, decision = self._decide(head, prompt, field, now)
         return self._open(field, prompt, query, lookup, decision)
 
-    def plan(self, head: RequestHead, prompt: Prompt, now: float) -> Plan:
-        """Choose as `route` does and reserve nothing; raises as `route` does."""
+    def plan(
+        self,
+        head: RequestHead,
+        prompt: Prompt,
+        now: float,
+        earlier: Plan | None = None,
+    ) -> Plan:
+        """Choose as `route` does and reserve nothing; raises as `route` does.
+
+        Args:
+            head: Of the request.
+            prompt: Of it.
+            now: Monotonic seconds.
+            earlier: A plan of the same request, whose choice holds while there are
+                the same backends; only what is cached is looked up anew.
+        """
         field = self._field(prompt.model)
-        return Plan(field, prompt, *self._decide(head, prompt, field, now))
+        choice = None if earlier is None else earlier.repeat_in(field)
+        return Plan(field, prompt, *self._decide(head, prompt, field, now, choice))
 
     def dispatch(self, plan: Plan) -> Routing:
         """Reserve what *plan* says, in the step that made it, and open the record."""
@@ -156,18 +171,23 @@ class Router:
             return Choice(index, "fallback")
 
     def _decide(
-        self, head: RequestHead, prompt: Prompt, field: Field, now: float
+        self,
+        head: RequestHead,
+        prompt: Prompt,
+        field: Field,
+        now: float,
+        choice: Choice | None = None,
     ) -> tuple[Query, Lookup, Decision]:
         candidates = field.candidates
         session = head.session or prompt.session
         lookup = self.view.match(prompt, candidates, prompt.bytes_per_token, now)
         query = self.load.query(prompt.num_tokens, now, session, candidates[0])
         lookup.describe(query)
-        choice = None
-        if prompt.pin is not None or head.path.startswith(_RESPONSES_PATH):
-            choice = self._pinned(head, prompt, field, lookup)
         if choice is None:
-            choice = self.choose(query, candidates)
+            if prompt.pin is not None or head.path.startswith(_RESPONSES_PATH):
+                choice = self._pinned(head, prompt, field, lookup)
+            if choice is None:
+                choice = self.choose(query, candidates)
         decision = Decision(
             head.request_id.decode(),
             self._wall(),

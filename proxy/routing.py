@@ -1,9 +1,9 @@
 """One request's place on a backend, from the choice to the books' closing."""
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from warmroute.policies.routing.base import Candidate, Query
+from warmroute.policies.routing.base import Candidate, Choice, Query
 from warmroute.policies.routing.reservation import Reservation
 from warmroute.proxy.field import Field
 from warmroute.proxy.fleet.backend import Backend
@@ -18,6 +18,7 @@ from warmroute.proxy.view.ticket import Ticket
 if TYPE_CHECKING:
     from warmroute.proxy.router import Router
 
+_UNTOLD: Final = Usage()
 
 Settled = Callable[[Decision, Lookup, Prompt, str | None, int, float], None]
 """Takes what is known of a request at its end: the record, what its prompt begins
@@ -65,6 +66,13 @@ class Plan:
         """Return what it would have to compute."""
         matched = self.lookup.matched[self.decision.index]
         return max(0, self.prompt.num_tokens - matched)
+
+    def repeat_in(self, field: Field) -> Choice | None:
+        """Return the same choice, with the costs of then; None in another field."""
+        if field is not self.field:
+            return None
+        decision = self.decision
+        return Choice(decision.index, decision.reason, decision.costs)
 
 
 class Routing:
@@ -227,30 +235,12 @@ class Routing:
         error: str | None,
     ) -> None:
         """Release the load, teach what the answer tells, close the record."""
-        router, prompt, ticket = self._router, self._prompt, self._ticket
+        router, ticket = self._router, self._ticket
         answered = error is None and status < 300
-        prompt_tokens = cached_tokens = output_tokens = None
-        if usage is not None:
-            prompt_tokens = usage.prompt_tokens
-            cached_tokens = usage.cached_tokens
-            output_tokens = usage.output_tokens
-        self._reservation.release(now, output_tokens, answered, cached_tokens)
+        told = _UNTOLD if usage is None else usage
+        self._reservation.release(now, told.output_tokens, answered, told.cached_tokens)
         if answered:
-            if ticket is not None and cached_tokens is not None:
-                router.view.realised(ticket, cached_tokens, now)
-                self.decision.difference = ticket.difference
-                ticket.record = self.decision
-            if prompt_tokens is not None:
-                router.prompts.learn(prompt, prompt_tokens)
-                if (
-                    router.exact is not None
-                    and prompt.grade == "exact"
-                    and prompt.num_tokens != prompt_tokens
-                ):
-                    name = self.backend.name
-                    router.exact.miscounted(prompt, name, prompt_tokens)
-            if prompt.kind == "responses" and usage is not None and usage.answer_id:
-                router.pin(usage.answer_id, self.backend.name)
+            self._learn(told, now)
         elif ticket is not None and ttft_s is None:
             router.view.failed(ticket)
         if ticket is not None and ticket.is_promise:
@@ -260,21 +250,35 @@ class Routing:
             status,
             duration_s,
             self._seen_tokens,
-            prompt_tokens,
-            cached_tokens,
-            output_tokens,
+            told.prompt_tokens,
+            told.cached_tokens,
+            told.output_tokens,
             ttft_s,
             error,
         )
         if router.recorder is not None:
             router.recorder.add(self.decision, self._lookup, self._query.session)
         if answered and router.on_settled is not None:
-            session = self._query.session
+            session, seen = self._query.session, self._seen_tokens
             router.on_settled(
-                self.decision,
-                self._lookup,
-                prompt,
-                session,
-                self._seen_tokens,
-                now,
+                self.decision, self._lookup, self._prompt, session, seen, now
             )
+
+    def _learn(self, usage: Usage, now: float) -> None:
+        """Teach the view and the prompts what the engine told."""
+        router, prompt, ticket = self._router, self._prompt, self._ticket
+        if ticket is not None and usage.cached_tokens is not None:
+            router.view.realised(ticket, usage.cached_tokens, now)
+            self.decision.difference = ticket.difference
+            ticket.record = self.decision
+        counted = usage.prompt_tokens
+        if counted is not None:
+            router.prompts.learn(prompt, counted)
+            if (
+                router.exact is not None
+                and prompt.grade == "exact"
+                and prompt.num_tokens != counted
+            ):
+                router.exact.miscounted(prompt, self.backend.name, counted)
+        if prompt.kind == "responses" and usage.answer_id:
+            router.pin(usage.answer_id, self.backend.name)

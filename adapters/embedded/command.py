@@ -18,7 +18,15 @@ INTERRUPTED = 130
 
 EVENTS_ENDPOINT = "tcp://*:5557"
 
-_EXTRA = ("gguf", "jinja2", "numpy", "safetensors", "tokenizers", "zmq")
+_EXTRA = (
+    "gguf",
+    "jinja2",
+    "numpy",
+    "safetensors",
+    "threadpoolctl",
+    "tokenizers",
+    "zmq",
+)
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Written out: reading the entry points would slow every command's start.
 _EVICTIONS = (
@@ -125,7 +133,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=_whole(1, 1024),
         metavar="N",
-        help="threads of the matrix products (default: as NumPy chooses)",
+        help="threads of the arithmetic (default: as NumPy chooses)",
     )
 
 

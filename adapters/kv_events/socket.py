@@ -39,6 +39,7 @@ class EventSocket:
         on_message: Called with topic, number and payload.
         on_turn: Called when a publisher's connection is gone, or is there.
         is_full: Tells whether to leave what comes where it is, for now.
+        on_read: Called when all that had come was handed on, or enough for now.
 
     Raises:
         AdapterError: The address cannot be bound or means nothing.
@@ -50,6 +51,7 @@ class EventSocket:
         "_loop",
         "_monitor",
         "_on_message",
+        "_on_read",
         "_on_turn",
         "_socket",
         "endpoint",
@@ -63,9 +65,11 @@ class EventSocket:
         on_message: OnMessage,
         on_turn: OnTurn,
         is_full: Callable[[], bool] = lambda: False,
+        on_read: Callable[[], None] = lambda: None,
     ) -> None:
         self.endpoint = endpoint
         self._on_message = on_message
+        self._on_read = on_read
         self._on_turn = on_turn
         self._is_full = is_full
         self._loop = asyncio.get_running_loop()
@@ -123,7 +127,8 @@ class EventSocket:
                 if not self._is_coming:
                     self._is_coming = True
                     self._loop.call_soon(self._drain_on)
-                return
+                break
+        self._on_read()
 
     def _drain_on(self) -> None:
         self._is_coming = False

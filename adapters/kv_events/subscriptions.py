@@ -32,12 +32,21 @@ class Subscriptions:
     Several engines may connect to one address that is bound here: they share its
     socket and are told apart by their exact topics. ZMQ matches prefixes, so that
     "kv-1" would receive what is meant for "kv-10".
+
+    Args:
+        context: ZMQ's; owned by the caller.
+        on_read: Called when receivers have got what had come, or enough for now.
     """
 
-    __slots__ = ("_context", "_members", "_sockets")
+    __slots__ = ("_context", "_members", "_on_read", "_sockets")
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        on_read: Callable[[], None] = lambda: None,
+    ) -> None:
         self._context = context
+        self._on_read = on_read
         self._sockets: dict[str, EventSocket] = {}
         self._members: dict[str, list[Subscription]] = {}
 
@@ -104,4 +113,12 @@ class Subscriptions:
         def is_full() -> bool:
             return any(one.is_full() for one in self._members.get(endpoint, ()))
 
-        return EventSocket(self._context, endpoint, binds, on_message, on_turn, is_full)
+        return EventSocket(
+            self._context,
+            endpoint,
+            binds,
+            on_message,
+            on_turn,
+            is_full,
+            self._on_read,
+        )

@@ -19,7 +19,7 @@ from two_vllm.engines import EngineOptions, running_engines
 from two_vllm.environment import ensure_environment
 from two_vllm.models import ensure_smollm2, ensure_tiny
 
-from warmroute.proxy.commands.demo import positive
+from warmroute.proxy.commands.numbers import whole
 from warmroute.proxy.demo.chats import num_chats, read_chats
 from warmroute.proxy.demo.compare import DIRECT, Workload
 from warmroute.proxy.demo.engine_view import EngineView
@@ -38,16 +38,16 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         epilog="example: python examples/01_two_vllm/run.py --users 4 --keep",
     )
     add = parser.add_argument
-    add("--users", type=positive, default=8, help="requests at a time (default 8)")
+    add("--users", type=whole(1), default=8, help="requests at a time (default 8)")
     add(
         "--open",
-        type=positive,
+        type=whole(1),
         default=3,
         help="chats that a user keeps open, turning from one to the next (default 3)",
     )
     add(
         "--conversations",
-        type=positive,
+        type=whole(1),
         default=20,
         help=f"chats in all (default 20, at most {num_chats()})",
     )
@@ -57,11 +57,11 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         help="policy to replay under, repeatable (default round_robin, then "
         f"expected_ttft); '{DIRECT}' is the client's own round robin",
     )
-    add("--max-tokens", type=positive, default=16, help="a request (default 16)")
+    add("--max-tokens", type=whole(1), default=16, help="a request (default 16)")
     add("--think", type=float, default=0.5, help="mean pause of a user, s (0.5)")
     add(
         "--blocks",
-        type=positive,
+        type=whole(1),
         help="KV cache of an engine, blocks of 32 tokens (default 384; tiny: 1200)",
     )
     add("--tiny", action="store_true", help="a tiny random model, not SmolLM2")

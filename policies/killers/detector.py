@@ -18,8 +18,8 @@ from warmroute.policies.killers.chunks import Chunks
 from warmroute.policies.killers.cluster import MIN_REQUESTS, Cluster
 from warmroute.policies.killers.counts import ChunkCounts
 from warmroute.policies.killers.killer import Killer
-from warmroute.policies.killers.kinds import ORDERS, Kind, classify, classify_order
-from warmroute.policies.killers.masks import mask
+from warmroute.policies.killers.kinds import ORDERS
+from warmroute.policies.killers.parting import MIN_CHUNK_BYTES, Parting
 from warmroute.policies.killers.sites import Sites
 from warmroute.policies.kv.seen import SeenBlocks
 
@@ -34,10 +34,6 @@ REJOINED: Final = 0.75
 """Of the requests that part at one point, so many go on with the same shared text."""
 
 MIN_LOST_TOKENS: Final = 64.0
-_MIN_CHUNK_BYTES: Final = 16
-_BEFORE_BYTES: Final = 48
-_WITHIN_BYTES: Final = 144
-_BEHIND_BYTES: Final = 48
 
 
 class KillerDetector:
@@ -89,32 +85,23 @@ class KillerDetector:
         self._counts.add(sizes)
         anchor = self._anchor(sizes)
         num_shared = self._counts.get(anchor)
-        cluster = self._clusters.get(anchor)
-        if cluster is None:
-            if num_shared < MIN_REQUESTS:
-                return
-            cluster = self._begin(anchor, now)
-            # Those that made it known, which were about as long.
-            cluster.count(len(chunks.text), now, MIN_REQUESTS - 1)
-        cluster.count(len(chunks.text), now)
-        self._clusters.move_to_end(anchor)
-        if num_seen == len(chunks.ends) or num_shared < MIN_REQUESTS:
+        cluster = self._enter(anchor, num_shared, len(chunks.text), now)
+        is_known = num_seen == len(chunks.ends)
+        if cluster is None or is_known or num_shared < MIN_REQUESTS:
             return
-        lost = self._lost(chunks, sizes, num_seen, SHARED * num_shared)
-        size_bytes = sum(sizes[one] for one in chunks.hashes[num_seen:] if one in lost)
+        least = SHARED * num_shared
+        parting = Parting(chunks, sizes, num_seen, self._counts.get, least)
+        size_bytes = parting.lost_bytes()
         tokens = size_bytes / bytes_per_token
-        is_loss = tokens >= MIN_LOST_TOKENS
-        site = chunks.chains[num_seen - 1] if num_seen else 0
-        at = _resumes(chunks, num_seen, lost) if is_loss else num_seen
-        share = self._sites.share(site, chunks.hashes[at] if is_loss else None)
-        if not is_loss:
+        if tokens < MIN_LOST_TOKENS:
+            self._sites.share(parting.site, None)
             return
-        end = chunks.start(at) if at > num_seen else chunks.ends[at]
-        kind = self._kind(chunks, sizes, num_seen, end, SHARED * num_shared)
+        rejoined, end = parting.rejoins()
+        share = self._sites.share(parting.site, rejoined)
+        kind = parting.kind(end)
         if kind is None or (kind not in ORDERS and share < REJOINED):
             return
-        start = chunks.start(num_seen)
-        place = int(start / bytes_per_token), _example(chunks.text, start, end)
+        place = int(parting.start / bytes_per_token), parting.example(end)
         cluster.lose(kind, size_bytes, tokens, weight, *place)
 
     def killers(self, now: float) -> list[Killer]:
@@ -130,8 +117,23 @@ class KillerDetector:
         What stands in front of each message is in all of them, and short.
         """
         count = self._counts.get
-        long = [one for one, size in sizes.items() if size >= _MIN_CHUNK_BYTES]
+        long = [one for one, size in sizes.items() if size >= MIN_CHUNK_BYTES]
         return max(long or sizes, key=lambda one: (count(one) * sizes[one], one))
+
+    def _enter(
+        self, anchor: int, num_shared: int, size_bytes: int, now: float
+    ) -> Cluster | None:
+        """Count a prompt in its cluster; None while too few have come for one."""
+        cluster = self._clusters.get(anchor)
+        if cluster is None:
+            if num_shared < MIN_REQUESTS:
+                return None
+            cluster = self._begin(anchor, now)
+            # Those that made it known, which were about as long.
+            cluster.count(size_bytes, now, MIN_REQUESTS - 1)
+        cluster.count(size_bytes, now)
+        self._clusters.move_to_end(anchor)
+        return cluster
 
     def _begin(self, anchor: int, now: float) -> Cluster:
         """Make a cluster, once its anchor has come often.
@@ -146,46 +148,6 @@ class KillerDetector:
         cluster = clusters[anchor] = Cluster(f"{anchor >> 32:08x}", now)
         return cluster
 
-    def _lost(
-        self, chunks: Chunks, sizes: dict[int, int], num_seen: int, least: float
-    ) -> set[int]:
-        """Return the shared text that stands only behind the known chunks."""
-        count, hashes = self._counts.get, chunks.hashes
-        behind = set(hashes[num_seen:]).difference(hashes[:num_seen])
-        return {
-            one
-            for one in behind
-            if sizes[one] >= _MIN_CHUNK_BYTES and count(one) >= least
-        }
-
-    def _kind(
-        self,
-        chunks: Chunks,
-        sizes: dict[int, int],
-        num_seen: int,
-        end: int,
-        least: float,
-    ) -> Kind | None:
-        """Return what differs; None where nothing does that a client could mend."""
-        count, hashes = self._counts.get, chunks.hashes
-        start = chunks.start(num_seen)
-        if count(hashes[num_seen]) < least:
-            return classify(chunks.text, start, end)
-        # Shared text in its usual place was forgotten here; in another one, what
-        # stands before it must be shared, too: retrieved documents are not.
-        before = (
-            one for one in reversed(hashes[:num_seen]) if sizes[one] >= _MIN_CHUNK_BYTES
-        )
-        if not num_seen or count(next(before, hashes[0])) < least:
-            return None
-        return classify_order(chunks.text, start)
-
-
-def _resumes(chunks: Chunks, num_seen: int, lost: set[int]) -> int:
-    """Return the first lost chunk, behind what differs."""
-    hashes = chunks.hashes
-    return next(at for at in range(num_seen, len(hashes)) if hashes[at] in lost)
-
 
 def _sizes(chunks: Chunks) -> dict[int, int]:
     """Return the bytes of each different chunk."""
@@ -194,11 +156,3 @@ def _sizes(chunks: Chunks) -> dict[int, int]:
         sizes[one] = end - start
         start = end
     return sizes
-
-
-def _example(text: bytes, start: int, end: int) -> str:
-    before = mask(text[max(0, start - _BEFORE_BYTES) : start])
-    within = mask(text[start : min(end, start + _WITHIN_BYTES)])
-    cut = "..." if end - start > _WITHIN_BYTES else ""
-    behind = mask(text[end : end + _BEHIND_BYTES])
-    return f"{before}»{within}{cut}«{behind}"

@@ -54,15 +54,28 @@ class Announced(Tree):
         Returns:
             False, with nothing changed, when the parent is unknown.
         """
-        run, at, done = self.root, 0, 0
+        run: Run | None = self.root
+        at = 0
         if parent_key is not None:
-            for tier in self._tiers(holder):
-                found = self.holders.all[tier].known.get(parent_key)
-                if found is not None:
-                    run, at = found, found.position(tier, parent_key) + 1
-                    break
-            else:
-                return False
+            run, at = self._behind(holder, parent_key)
+        if run is None:
+            return False
+        self._lay(run, at, holder, keys, hashes, tokens, stamp)
+        self.enforce(holder)
+        return True
+
+    def _lay(
+        self,
+        run: Run,
+        at: int,
+        holder: int,
+        keys: Sequence[int],
+        hashes: Sequence[int],
+        tokens: int,
+        stamp: float,
+    ) -> None:
+        """Enter a chain that goes on behind the first *at* blocks of *run*."""
+        done = 0
         while done < len(hashes):
             if at == len(run.hashes):
                 child = (run.children or {}).get(hashes[done])
@@ -80,8 +93,6 @@ class Announced(Tree):
             end = done + num_common
             self._count(run, holder, at, keys[done:end], stamp)
             at, done = at + num_common, end
-        self.enforce(holder)
-        return True
 
     def remove_block(self, holder: int, key: int) -> bool:
         """Count out one block that an engine says it has removed.
@@ -107,6 +118,14 @@ class Announced(Tree):
                 run = self.split(run, at + 1)
             self.drop(run, holder, at)
         return True
+
+    def _behind(self, holder: int, key: int) -> tuple[Run | None, int]:
+        """Return the run of a block of the backend, and the place behind it there."""
+        for tier in self._tiers(holder):
+            run = self.holders.all[tier].known.get(key)
+            if run is not None:
+                return run, run.position(tier, key) + 1
+        return None, 0
 
     def _tiers(self, holder: int) -> Sequence[int]:
         """Return all tiers of a holder's backend, itself first."""

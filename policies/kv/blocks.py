@@ -28,6 +28,8 @@ TEXT_BLOCK_BYTES: Final = 256
 Grade = Literal["exact", "estimated"]
 
 _TOKEN_BYTES: Final = 4
+_MAX_STRUCTS: Final = 64
+_structs: Final[dict[int, Struct]] = {}
 _text_blocks = Struct(f"{TEXT_BLOCK_BYTES}s").iter_unpack
 
 
@@ -87,7 +89,7 @@ def hash_tokens(tokens: "array[int]", block_size: int, root: int) -> list[int]:
     num_blocks = len(tokens) // block_size
     # Hashing copied blocks is faster than slicing a view: one C iterator makes them.
     contents = memoryview(tokens.tobytes())[: num_blocks * block_bytes]
-    blocks = Struct(f"{block_bytes}s").iter_unpack(contents)
+    blocks = _struct_of(block_bytes).iter_unpack(contents)
     digest, last = xxh3_64_intdigest, root
     return [last := digest(block, last) for (block,) in blocks]
 
@@ -103,6 +105,15 @@ def hash_text(text: bytes, root: int) -> list[int]:
         last = xxh3_64_intdigest(block, last)
         hashes.append(last)
     return hashes
+
+
+def _struct_of(block_bytes: int) -> Struct:
+    found = _structs.get(block_bytes)
+    if found is None:
+        if len(_structs) >= _MAX_STRUCTS:
+            _structs.clear()
+        found = _structs[block_bytes] = Struct(f"{block_bytes}s")
+    return found
 
 
 def _encoded(field: str | None) -> bytes:

@@ -3,8 +3,8 @@
 from typing import Final
 
 from warmroute.policies.errors import PolicyError
+from warmroute.policies.kv.known import Known
 from warmroute.policies.kv.recency import Recency
-from warmroute.policies.kv.run import Run
 
 TIERS = ("gpu", "promised", "host", "disk")
 """Where blocks lie, fastest first.
@@ -34,7 +34,7 @@ class Holder:
     def __init__(self) -> None:
         self.blocks = 0
         self.tokens = 0
-        self.known: dict[int, Run] = {}
+        self.known = Known()
         self.extra: dict[int, int] = {}
         self.capacity: int | None = None
         self.recency: Recency | None = None
@@ -50,19 +50,24 @@ class Holders:
     A backend that goes leaves its slot to the next one that comes. Numbers are bit
     positions in `Run.full`, so they stay small.
 
+    A backend that is emptied may leave its slot behind as well, and what it had there:
+    nobody asks for those numbers until the last block has gone.
+
     Attributes:
+        left: Slots that were left behind with blocks in them.
         gpu_bits: Bits of the GPU holders of all backends.
         gpu_tiers: Leading tiers that count as the GPU: 2 once anything is promised.
         has_tiers: Whether any backend tells of host or disk.
     """
 
-    __slots__ = ("_free", "_slots", "all", "gpu_bits", "gpu_tiers", "has_tiers")
+    __slots__ = ("_free", "_slots", "all", "gpu_bits", "gpu_tiers", "has_tiers", "left")
 
     def __init__(self) -> None:
         self.all: list[Holder] = []
         self.gpu_bits = 0
         self.gpu_tiers = 1
         self.has_tiers = False
+        self.left: list[int] = []
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
 
@@ -89,14 +94,29 @@ class Holders:
         """Return the slot of backend *name*; KeyError when there is none."""
         return self._slots[name]
 
+    def renew(self, name: str) -> None:
+        """Give backend *name* another slot, and leave its own behind."""
+        self.left.append(self._slots[name])
+        self.gpu_bits &= ~(1 << self._slots[name] * NUM_TIERS)
+        self._slots[name] = self._take_slot()
+
     def remove(self, name: str) -> None:
-        """Free the slot of backend *name*, whose holders must be empty."""
+        """Forget backend *name*, and free its slot once its blocks have gone."""
         slot = self._slots.pop(name)
-        for holder in range(slot * NUM_TIERS, (slot + 1) * NUM_TIERS):
-            assert not self.all[holder].blocks, "backend removed with blocks"
-            self.all[holder] = Holder()
-        self._free.append(slot)
         self.gpu_bits &= ~(1 << slot * NUM_TIERS)
+        self.left.append(slot)
+        self.free(slot)
+
+    def free(self, slot: int) -> bool:
+        """Give a slot that was left behind to others, if it is empty."""
+        first = slot * NUM_TIERS
+        if any(self.all[first + at].blocks for at in range(NUM_TIERS)):
+            return False
+        for at in range(NUM_TIERS):
+            self.all[first + at] = Holder()
+        self.left.remove(slot)
+        self._free.append(slot)
+        return True
 
     def _take_slot(self) -> int:
         if not self._free:

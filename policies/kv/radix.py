@@ -19,14 +19,13 @@ Invariants, which `check_integrity` verifies:
 
 from collections.abc import Sequence
 
-from warmroute.policies.kv.announced import Announced
-from warmroute.policies.kv.holders import NUM_TIERS
 from warmroute.policies.kv.integrity import check_integrity
+from warmroute.policies.kv.leaving import Leaving
 from warmroute.policies.kv.match import Match
 from warmroute.policies.kv.run import Run
 
 
-class PrefixIndex(Announced):
+class PrefixIndex(Leaving):
     """Map prefixes to the holders that have them, in bounded memory.
 
     A holder is the number of one tier of one backend, from `add_holder`. Stamps are
@@ -49,17 +48,6 @@ class PrefixIndex(Announced):
     def add_holder(self, name: str, tier: str = "gpu") -> int:
         """Return the number of *tier* (gpu, host, disk) of backend *name*."""
         return self.holders.add(name, tier)
-
-    def remove_backend(self, name: str) -> None:
-        """Forget backend *name*, and free its holders' numbers for others."""
-        first = self.holders.slot(name) * NUM_TIERS
-        for holder in range(first, first + NUM_TIERS):
-            self.remove_holder(holder)
-        self.holders.remove(name)
-
-    def blocks(self, holder: int) -> int:
-        """Count the blocks that *holder* has."""
-        return self.holders.all[holder].blocks
 
     def tokens(self, holder: int) -> int:
         """Count the tokens in the blocks that *holder* has."""
@@ -129,9 +117,19 @@ class PrefixIndex(Announced):
         if path is None:
             path, depth = self.path(hashes)
         last = path[-1] if path else self.root
-        has_grown = last.start + len(last.hashes) > depth
+        has_grown = last.end > depth
         if has_grown:
             last = path[-1] = self.split(last, depth - last.start)
+        num_held = self._use(path, holder, stamp)
+        if depth < len(hashes):
+            rest = hashes[depth:] if depth else hashes
+            path.append(self.append(last, holder, rest, tokens, stamp, 1))
+        if has_grown or num_held < len(hashes):
+            self.enforce(holder)
+        return num_held
+
+    def _use(self, path: list[Run], holder: int, stamp: float) -> int:
+        """Let *holder* have all of *path*; return the leading blocks it had before."""
         num_held, bit = 0, 1 << holder
         for run in path:
             # Most often the holder has the whole run, which takes no call.
@@ -140,16 +138,9 @@ class PrefixIndex(Announced):
                 run.used[holder] = run.last = stamp
             else:
                 held = self.hold(run, holder, len(run.hashes), stamp)
-                has_grown = True
             if num_held == run.start:
                 num_held += held
             run.hits += 1
-        if depth < len(hashes):
-            rest = hashes[depth:] if depth else hashes
-            path.append(self.append(last, holder, rest, tokens, stamp, 1))
-            has_grown = True
-        if has_grown:
-            self.enforce(holder)
         return num_held
 
     def touch(
@@ -183,11 +174,6 @@ class PrefixIndex(Announced):
         for run in path:
             if holder in run.used and run.end <= depth:
                 run.used[holder] = run.last = stamp
-
-    def remove_holder(self, holder: int) -> None:
-        """Drop all blocks of *holder*: its engine restarted. O(runs of all)."""
-        if self.holders.all[holder].blocks:
-            self.drop_behind(self.root, 0, holder)
 
     def remove_prefix(self, hashes: Sequence[int], holder: int | None = None) -> None:
         """Drop the blocks behind a prefix, of one holder or of all; it stays itself.
@@ -234,7 +220,7 @@ class PrefixIndex(Announced):
     def set_capacity(self, holder: int, num_tokens: int | None) -> None:
         """Bound the tokens of *holder*; beyond, its least recently used blocks go.
 
-        O(runs of all) when the holder had no bound before.
+        O(runs of all) when the holder had blocks and no bound before.
         """
         owner = self.holders.all[holder]
         owner.capacity = num_tokens

@@ -19,14 +19,20 @@ class Recency:
         stamp_of: The stamp that counts for a run; None when it does not belong here
             any more. Stamps of a run never fall.
         runs: Those that belong here from the start.
+        most: Returns how many may belong here at most. To start anew holds everybody
+            up, and with this known is done for lost runs alone, never for growth.
     """
 
-    __slots__ = ("_ceiling", "_heap", "_stamp_of")
+    __slots__ = ("_ceiling", "_heap", "_most", "_stamp_of")
 
     def __init__(
-        self, stamp_of: Callable[[Run], float | None], runs: Iterable[Run] = ()
+        self,
+        stamp_of: Callable[[Run], float | None],
+        runs: Iterable[Run] = (),
+        most: Callable[[], int] | None = None,
     ) -> None:
         self._stamp_of = stamp_of
+        self._most = most
         self._heap: list[tuple[float, int, Run]] = []
         self._ceiling = _SLACK
         self._fill(runs)
@@ -45,11 +51,15 @@ class Recency:
             stamp: The one that counts for it, where the caller knows.
         """
         if len(self._heap) >= self._ceiling:
-            self._fill({entry[2] for entry in self._heap})
+            self._make_room()
         if stamp is None:
             stamp = self._stamp_of(run)
         if stamp is not None:
             heappush(self._heap, (stamp, -run.start, run))
+
+    def runs(self) -> set[Run]:
+        """Return those that may belong here. O(n)."""
+        return {entry[2] for entry in self._heap}
 
     def oldest(self) -> Run | None:
         """Return the least recently used run without taking it out."""
@@ -65,6 +75,12 @@ class Recency:
             else:
                 return run
         return None
+
+    def _make_room(self) -> None:
+        if self._most is not None:
+            self._ceiling = 2 * self._most() + _SLACK
+        if len(self._heap) >= self._ceiling:
+            self._fill(self.runs())
 
     def _fill(self, runs: Iterable[Run]) -> None:
         """Start anew, so that entries of lost runs never outnumber the others."""

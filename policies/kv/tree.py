@@ -2,8 +2,6 @@
 
 from array import array
 from collections.abc import Sequence
-from itertools import repeat
-from sys import getsizeof
 from typing import Final
 
 from warmroute.policies.kv.holders import Holders
@@ -20,8 +18,6 @@ KEY_BYTES: Final = 110
 EXTRA_BYTES: Final = 160
 
 _MIN_CUT_BLOCKS: Final = 64
-_MAX_DICT_BYTES: Final = 64
-_DICT_SLACK: Final = 65_536
 
 
 class Tree:
@@ -39,7 +35,7 @@ class Tree:
         self._max_bytes = max_bytes
         self.holders = Holders()
         self.root = Run(None, 0, array("Q"), 0)
-        self.leaves = Recency(_leaf_stamp)
+        self.leaves = Recency(_leaf_stamp, most=lambda: self.num_runs)
         self.version = 0
         self.num_runs = 0
         self.num_blocks = 0
@@ -87,7 +83,7 @@ class Tree:
         num_more = len(head.used) + len(run.used) - num_before
         self.num_bytes += RUN_BYTES + num_more * MEMBER_BYTES
         for holder, keys in (head.keys or {}).items():
-            self.holders.all[holder].known.update(zip(keys, repeat(head)))
+            self.holders.all[holder].known.put(keys, keys, head)
         for holder in head.used:
             recency = self.holders.all[holder].recency
             if recency is not None:
@@ -123,16 +119,10 @@ class Tree:
             run.hashes.extend(hashes)
             run.used[holder] = run.last = stamp
         else:
-            start = parent.start + len(parent.hashes)
-            run = Run(parent, start, array("Q", hashes), tokens)
-            if parent.children is None:
-                parent.children = {}
-            parent.children[hashes[0]] = run
+            run = Run(parent, parent.end, array("Q", hashes), tokens)
             run.full, run.used[holder], run.last = 1 << holder, stamp, stamp
             run.hits = hits
-            self.num_runs += 1
-            self.num_bytes += RUN_BYTES + MEMBER_BYTES
-            self.leaves.push(run, stamp)
+            self._hang(run, parent)
             if owner.recency is not None:
                 owner.recency.push(run, stamp)
         self.version += 1
@@ -140,6 +130,15 @@ class Tree:
         owner.blocks += num_new
         owner.tokens += num_new * tokens
         return run
+
+    def _hang(self, run: Run, parent: Run) -> None:
+        """Put a new leaf, which one holder has, behind *parent*."""
+        if parent.children is None:
+            parent.children = {}
+        parent.children[run.hashes[0]] = run
+        self.num_runs += 1
+        self.num_bytes += RUN_BYTES + MEMBER_BYTES
+        self.leaves.push(run, run.last)
 
     def hold(self, run: Run, holder: int, num_blocks: int, stamp: float) -> int:
         """Let *holder* have at least *num_blocks* of *run*, used now.
@@ -195,7 +194,9 @@ class Tree:
 
     def recency(self, holder: int) -> Recency:
         """Return the order of last use of what *holder* has. O(runs of all)."""
-        return Recency(lambda run: run.used.get(holder), self.root.walk())
+        has_any = self.holders.all[holder].blocks > 0
+        runs = self.root.walk() if has_any else ()
+        return Recency(lambda run: run.used.get(holder), runs)
 
     def evict(self, holder: int, num_tokens: int) -> int:
         """Drop the least recently used blocks of *holder*, deepest first.
@@ -216,12 +217,12 @@ class Tree:
         """Let the blocks that *holder* has gained in *run* be found by its *keys*."""
         if run.keys is None:
             run.keys = {}
-        known = run.keys.get(holder)
+        known, packed = run.keys.get(holder), array("Q", keys)
         if known is None:
-            run.keys[holder] = array("Q", keys)
+            run.keys[holder] = packed
         else:
-            known.extend(keys)
-        self.holders.all[holder].known.update(zip(keys, repeat(run)))
+            known.extend(packed)
+        self.holders.all[holder].known.put(keys, packed, run)
         self.num_bytes += len(keys) * KEY_BYTES
 
     def enforce(self, holder: int) -> None:
@@ -239,19 +240,15 @@ class Tree:
             if run is None:
                 break
             block_bytes = BLOCK_BYTES + KEY_BYTES * len(run.keys or ())
-            num_gone = max(_MIN_CUT_BLOCKS, -(-excess // block_bytes))
-            keep = max(0, len(run.hashes) - num_gone)
+            num_blocks = len(run.hashes)
+            # Many at once, but half of a short run: it may be what has just come.
+            least = min(_MIN_CUT_BLOCKS, (num_blocks + 1) // 2)
+            keep = max(0, num_blocks - max(least, -(-excess // block_bytes)))
             for each in list(run.used):
                 self.drop(run, each, keep)
                 touched.add(each)
-        # Under steady replacement a dict grows to twice what its entries need.
         for each in touched:
-            owner = self.holders.all[each]
-            if (
-                getsizeof(owner.known)
-                > _MAX_DICT_BYTES * len(owner.known) + _DICT_SLACK
-            ):
-                owner.known = dict(owner.known)
+            self.holders.all[each].known.compact()
 
     def _forget_keys(self, run: Run, holder: int, keep: int) -> None:
         assert run.keys is not None
@@ -262,7 +259,7 @@ class Tree:
         known, extra = owner.known, owner.extra
         gone = keys[keep:]
         for key in gone:
-            known.pop(key, None)
+            known.pop(key)
             if extra and extra.pop(key, None) is not None:
                 self.num_bytes -= EXTRA_BYTES
         self.num_bytes -= len(gone) * KEY_BYTES

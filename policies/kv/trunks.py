@@ -5,7 +5,7 @@ generator that stops every few hundred steps. The index may change in between: a
 that is no longer where it was found is left out, and the next survey has it right.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, nlargest
 from itertools import count
 from typing import Final
@@ -51,7 +51,7 @@ def survey(
         ``num_shown`` and ``root``, a node as `Describer.node` makes it, with
         ``children`` and the number of others as ``omitted``.
     """
-    describer = Describer(index, backends.values(), now)
+    describer = Describer(index, backends, now)
     root = describer.node(index.root)
     heap: list[tuple[float, int, Run, Run, Node]] = []
     serial, num_shown, work = count(), 0, 0
@@ -63,23 +63,22 @@ def survey(
         node = describer.node(run)
         _adopt(above, node)
         num_shown += 1
-        work += 1 + len(run.used) + len(run.children or ())
-        while (behind := _continuation(run)) is not None:
-            describer.lengthen(node, run := behind)
-            work += 1 + len(run.children or ())
+        last, work = _join(describer, node, run, work + len(run.used))
         if work > _WORK_A_STEP:
             work = 0
             yield
-        if run.children:
-            yield from _offer(heap, serial, run, node, now)
-    return {
-        "backends": list(backends),
-        "blocks": describer.blocks(),
-        "num_runs": index.num_runs,
-        "num_blocks": index.num_blocks,
-        "num_shown": num_shown,
-        "root": root,
-    }
+        if last.children:
+            yield from _offer(heap, serial, last, node, now)
+    return {**describer.totals(), "num_shown": num_shown, "root": root}
+
+
+def _join(describer: "Describer", node: Node, run: Run, work: int) -> tuple[Run, int]:
+    """Join what only continues *run* to its node; return the last run and the work."""
+    work += 1 + len(run.children or ())
+    while (behind := _continuation(run)) is not None:
+        describer.lengthen(node, run := behind)
+        work += 1 + len(run.children or ())
+    return run, work
 
 
 def _continuation(run: Run) -> Run | None:
@@ -134,14 +133,16 @@ class Describer:
     what the best of its ranks has.
     """
 
-    __slots__ = ("_index", "_now", "_places", "_ranks")
+    __slots__ = ("_index", "_names", "_now", "_places", "_ranks")
 
     def __init__(
-        self, index: PrefixIndex, ranks: Iterable[Sequence[str]], now: float
+        self, index: PrefixIndex, backends: Mapping[str, Sequence[str]], now: float
     ) -> None:
+        find = index.holders.slot
         self._index = index
         self._now = now
-        self._ranks = [[index.holders.slot(name) for name in each] for each in ranks]
+        self._names = list(backends)
+        self._ranks = [[find(rank) for rank in ranks] for ranks in backends.values()]
         self._places = {
             slot: at for at, slots in enumerate(self._ranks) for slot in slots
         }
@@ -149,12 +150,19 @@ class Describer:
     def __repr__(self) -> str:
         return f"<Describer [Backends: {len(self._ranks)}]>"
 
-    def blocks(self) -> list[int]:
-        """Count the blocks that each backend has on its GPU."""
-        blocks = self._index.blocks
-        return [
-            sum(blocks(slot * NUM_TIERS) for slot in slots) for slots in self._ranks
+    def totals(self) -> Node:
+        """Return the backends, the blocks that each has on its GPU, and of them all."""
+        index = self._index
+        blocks = [
+            sum(index.blocks(slot * NUM_TIERS) for slot in slots)
+            for slots in self._ranks
         ]
+        return {
+            "backends": self._names,
+            "blocks": blocks,
+            "num_runs": index.num_runs,
+            "num_blocks": index.num_blocks,
+        }
 
     def node(self, run: Run) -> Node:
         """Return a run without its children.

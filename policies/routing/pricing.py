@@ -72,38 +72,25 @@ def price(
 
     The numbers stand in one run, four a candidate; seconds. O(candidates).
     """
-    now, prompt, rho = query.now, query.prompt_tokens, query.rho
-    alpha = alpha_cap
-    if rho < 1.0 and alpha * (1.0 - rho) > 1.0:
-        alpha = 1.0 / (1.0 - rho)
+    now, prompt = query.now, query.prompt_tokens
+    alpha = _urgency(query.rho, alpha_cap)
     flat_price, deeper = _depth_prices(query, attention_tokens)
     flat: list[float] = []
     least = second = inf
     speed: SpeedClass | None = None
-    # One loop without calls, which skips what is zero: the dearest of a decision.
+    # The dearest loop of a decision: it skips what is zero.
     for one in candidates:
         if one.speed is not speed:
             speed = one.speed
             alone, per_request, per_token = _decode_prices(query, speed, decode_weight)
         rate, matched = one.rate, one.matched_tokens
-        backlog = float(one.prefill_tokens)
-        if backlog:
-            since, newest = one.head_since, one.last_first_token
-            if newest > since:
-                since = newest
-            done = rate * (now - since)
-            most = _MAX_HEAD_PROGRESS * one.head_tokens
-            backlog -= done if done < most else most
-            if backlog < 0.0:
-                backlog = 0.0
-        backlog += one.queued_tokens
-        wait = backlog / rate if backlog else 0.0
+        backlog = outstanding_tokens(one, now) if one.prefill_tokens else 0.0
+        wait = (backlog + one.queued_tokens) / rate
         miss = 0.0
         if matched < prompt:
             # The middle of what is missing is half way from the match to the end.
-            each = flat_price + deeper * (matched + prompt)
-            miss = (alpha + stall_weight * one.decodes) * (prompt - matched)
-            miss *= each / rate
+            each = (flat_price + deeper * (matched + prompt)) / rate
+            miss = (alpha + stall_weight * one.decodes) * (prompt - matched) * each
         decode = alone + per_request * one.requests + per_token * one.context_tokens
         total = wait + miss + decode
         if total < second:
@@ -121,11 +108,15 @@ def outstanding_tokens(one: Candidate, now: float) -> float:
     In tokens: of those without a first token, less what the oldest has surely got
     done.
     """
-    backlog = float(one.prefill_tokens)
-    if backlog:
-        done = one.rate * (now - max(one.head_since, one.last_first_token))
-        backlog = max(0.0, backlog - min(done, _MAX_HEAD_PROGRESS * one.head_tokens))
-    return backlog
+    if not one.prefill_tokens:
+        return 0.0
+    since, newest = one.head_since, one.last_first_token
+    if newest > since:
+        since = newest
+    done = one.rate * (now - since)
+    most = _MAX_HEAD_PROGRESS * one.head_tokens
+    backlog = one.prefill_tokens - (done if done < most else most)
+    return backlog if backlog > 0.0 else 0.0
 
 
 def backlog_tokens(one: Candidate, now: float) -> float:
@@ -137,6 +128,13 @@ def expected_ttft_s(query: Query, one: Candidate) -> float:
     """Return the seconds to the first token there: wait and own prefill, no more."""
     uncached = max(0, query.prompt_tokens - one.matched_tokens)
     return (backlog_tokens(one, query.now) + uncached) / one.rate
+
+
+def _urgency(rho: float, most: float) -> float:
+    """Return what a second of prefill costs everybody, *most* at most."""
+    if rho < 1.0 and most * (1.0 - rho) > 1.0:
+        return 1.0 / (1.0 - rho)
+    return most
 
 
 def _depth_prices(query: Query, attention_tokens: float) -> tuple[float, float]:

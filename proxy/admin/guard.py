@@ -6,24 +6,12 @@ cannot reach it by rebinding its own name; and never by a form, because writes
 need a JSON content type, which browsers ask leave for first.
 """
 
-import hmac
-import ipaddress
-
+from warmroute.adapters.caller import brings, is_address, is_loopback
 from warmroute.policies.errors import ClientError
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
 OPEN_FOLDER = "/static/"
 """The files of the dashboard's page, which asks for the token; nothing is in them."""
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether *host* is reachable from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Guard:
@@ -65,10 +53,7 @@ class Guard:
             )
 
     def _check_token(self, token: bytes, authorization: str) -> None:
-        scheme, _, given = authorization.partition(" ")
-        is_bearer = scheme.lower() == "bearer"
-        given_bytes = given.strip().encode(errors="surrogateescape")
-        if not hmac.compare_digest(given_bytes, token) or not is_bearer:
+        if not brings(authorization, token):
             raise ClientError(
                 401,
                 "admin_token_wrong",
@@ -84,25 +69,10 @@ class Guard:
                 "the admin server listens beyond loopback without a token; "
                 "set admin_token in the configuration",
             )
-        if host and not _is_address(host):
+        if not is_address(host):
             raise ClientError(
                 403,
                 "host_not_allowed",
                 f"host {host[:256]!r} (allowed without a token: "
                 "localhost or an IP address); set admin_token to use a name",
             )
-
-
-def _is_address(host: str) -> bool:
-    """Return whether the Host header *host* is localhost or an IP address."""
-    if host.startswith("["):
-        name = host[1:].partition("]")[0]
-    else:
-        name = host.partition(":")[0]
-    if name.lower() == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -7,8 +7,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
+from warmroute.adapters.refusal import refuse
 from warmroute.policies.errors import ClientError
-from warmroute.proxy.admin.server import refuse
 
 logger = logging.getLogger(__name__)
 

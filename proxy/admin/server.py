@@ -9,11 +9,11 @@ import msgspec
 from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
+from warmroute.adapters.refusal import refuse, refuse_http
 from warmroute.policies.errors import ClientError, ConfigError, WarmrouteError
 from warmroute.proxy.admin.dashboard import Dashboard, is_browser, wants_page
 from warmroute.proxy.admin.guard import Guard
 from warmroute.proxy.admin.state import AdminState
-from warmroute.proxy.http.reply import error_body
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -221,7 +221,7 @@ def _fence(guard: Guard, dashboard: Dashboard) -> Any:
                 return dashboard.page(request, 401)
             return refuse(error)
         except web.HTTPException as error:
-            return _refuse_http(error, request)
+            return refuse_http(error, request, MAX_BODY_BYTES)
         except WarmrouteError as error:
             return refuse(ClientError(502, "backend_failed", str(error)))
         except Exception:
@@ -233,31 +233,6 @@ def _fence(guard: Guard, dashboard: Dashboard) -> Any:
             )
 
     return fence
-
-
-def refuse(error: ClientError) -> web.Response:
-    """Return the answer that tells *error*, in the one shape."""
-    response = web.Response(
-        body=error_body(error), status=error.status, content_type="application/json"
-    )
-    if error.status == 401:
-        response.headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
-    if error.retry_after_s is not None:
-        response.headers[hdrs.RETRY_AFTER] = str(error.retry_after_s)
-    return response
-
-
-def _refuse_http(error: web.HTTPException, request: web.Request) -> web.Response:
-    code = {404: "path_not_found", 405: "method_not_allowed", 413: "body_too_large"}
-    message = f"{request.method} {request.path}: {error.reason.lower()}"
-    if error.status == 413:
-        message += f" (allowed: {MAX_BODY_BYTES} bytes)"
-    response = refuse(
-        ClientError(error.status, code.get(error.status, "bad_request"), message)
-    )
-    if hdrs.ALLOW in error.headers:
-        response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
-    return response
 
 
 def _json(value: object, status: int = 200) -> web.Response:

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -83,7 +84,7 @@ class StreamClient:
             "stream_options": {"include_usage": True},
         }
         timed = Timed(time.monotonic())
-        try:
+        with self._explained():
             async with self._session.post(
                 self._url,
                 json=body,
@@ -98,6 +99,16 @@ class StreamClient:
                         f"{len(prompt)} token ids: {text}"
                     )
                 await _read(response, timed)
+        if not timed.tokens_at:
+            raise BenchError(f"{self._url} streamed no token")
+        timed.num_tokens = timed.num_tokens or len(timed.tokens_at)
+        return timed
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what went wrong on the way to the engine and back."""
+        try:
+            yield
         except TimeoutError as error:
             raise BenchError(
                 f"{self._url} did not finish an answer within "
@@ -112,10 +123,6 @@ class StreamClient:
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise BenchError(f"{self._url} failed: {error!r}") from error
-        if not timed.tokens_at:
-            raise BenchError(f"{self._url} streamed no token")
-        timed.num_tokens = timed.num_tokens or len(timed.tokens_at)
-        return timed
 
 
 async def _read(response: aiohttp.ClientResponse, timed: Timed) -> None:

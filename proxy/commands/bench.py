@@ -5,16 +5,15 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warmroute.policies.errors import ConfigError, PolicyError, WarmrouteError
+from warmroute.proxy.commands.numbers import whole
+from warmroute.proxy.demo.progress import step_on_terminal
 
 if TYPE_CHECKING:
     from warmroute.proxy.bench.calibrated import Calibrated, Plan
-    from warmroute.proxy.demo.progress import Step
 
 FAILED = 1
 
@@ -56,7 +55,7 @@ exit codes: 0 measured, 1 something failed or a decision costs too much, 2 bad u
         add = parser.add_argument
         add(
             "--reps",
-            type=_count(1, 1000),
+            type=whole(1, 1000),
             default=5,
             metavar="N",
             help="measure everything N times; the best counts (5)",
@@ -95,14 +94,14 @@ def _add_calibration(parser: argparse.ArgumentParser) -> None:
     for flag, default, text in _NUMBERS:
         add(
             flag,
-            type=_count(1, 10**9),
+            type=whole(1, 10**9),
             default=default,
             metavar="N",
             help=f"{text} ({default})",
         )
     add(
         "--kv-tokens",
-        type=_count(1, 10**12),
+        type=whole(1, 10**12),
         metavar="N",
         help="tokens that the engine's KV cache holds (asked from the engine)",
     )
@@ -124,7 +123,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     plan = _plan(options)
     if options.output is not None:
         _try(Path(options.output))
-    with _progress() as step:
+    with step_on_terminal("calibrating") as step:
         count = (lambda *_: None) if step is None else step.count
         found = asyncio.run(calibrate(plan, count))
     text = json.dumps(found.as_object(), indent=2)
@@ -197,29 +196,3 @@ def _comment(found: "Calibrated") -> str:
             "the engine does not tell its kv_tokens; add them with --kv-tokens"
         )
     return "\n".join(lines)
-
-
-def _progress() -> AbstractContextManager["Step | None"]:
-    """Show progress on a terminal; elsewhere nothing but what was found."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from warmroute.proxy.demo.progress import Step
-
-    return Step("calibrating")
-
-
-def _count(least: int, most: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers within bounds."""
-
-    def count(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} (allowed: whole numbers from {least} to {most})"
-            )
-        return value
-
-    return count

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from warmroute.policies.registry import explain_unknown, policies
+from warmroute.proxy.commands.numbers import whole
 
 _NAMES = ("a", "b")
 
@@ -43,11 +44,11 @@ exit codes: 0 all answered, and ended by Ctrl-C after the table unless --once;
             help="policy to play under, repeatable (default: round_robin, then "
             "expected_ttft); 'direct' is the client's own round robin",
         )
-        add("--users", type=positive, default=4, help="requests at a time (4)")
-        add("--conversations", type=positive, default=9, help="chats in all (9)")
-        add("--open", type=positive, default=2, help="chats a user keeps open (2)")
-        add("--max-tokens", type=positive, default=8, help="tokens an answer (8)")
-        add("--blocks", type=positive, help="blocks of an engine (384; tiny: 2400)")
+        add("--users", type=whole(1), default=4, help="requests at a time (4)")
+        add("--conversations", type=whole(1), default=9, help="chats in all (9)")
+        add("--open", type=whole(1), default=2, help="chats a user keeps open (2)")
+        add("--max-tokens", type=whole(1), default=8, help="tokens an answer (8)")
+        add("--blocks", type=whole(1), help="blocks of an engine (384; tiny: 2400)")
         add("--model", metavar="PATH", help="model, as `warmroute engine` takes it")
         add("--json", action="store_true", help="print JSON, not a table")
 
@@ -103,14 +104,6 @@ async def _play(options: argparse.Namespace) -> int:
         policies = options.policy or POLICIES
         show = Show(workload, policies, not options.once, options.json)
         return await show.run(engines, folder, http)
-
-
-def positive(text: str) -> int:
-    """Read a count from the command line; at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -3,14 +3,13 @@
 import argparse
 import asyncio
 import json
-import math
 import os
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from warmroute.proxy.commands.admin import admin_client
 from warmroute.proxy.commands.backends import add_backend_arguments, config_source
+from warmroute.proxy.commands.numbers import positive
+from warmroute.proxy.demo.progress import step_on_terminal
 
 if TYPE_CHECKING:
     from warmroute.proxy.config import Config
@@ -46,7 +45,7 @@ exit codes: 0 nothing is broken, 1 something is, 2 bad usage or configuration
         add("--no-probe", action="store_true", help="send no prompts")
         add(
             "--timeout",
-            type=_seconds,
+            type=positive(600, " seconds"),
             default=10.0,
             metavar="S",
             help="wait for each answer of an engine so long (10)",
@@ -64,7 +63,7 @@ exit codes: 0 nothing is broken, 1 something is, 2 bad usage or configuration
         config = config_source(options, {}).load(os.environ)
         from warmroute.proxy.doctor.report import as_object, as_text
 
-        with _progress() as step:
+        with step_on_terminal("examining") as step:
             examined = asyncio.run(_examine(config, options, step))
         if options.json:
             print(json.dumps(as_object(examined), indent=2))
@@ -91,25 +90,3 @@ async def _examine(
 
 def _count_nothing(done: int, total: int) -> None:
     """Show no progress."""
-
-
-def _progress() -> AbstractContextManager["Step | None"]:
-    """Show progress on a terminal; elsewhere nothing but what was found."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from warmroute.proxy.demo.progress import Step
-
-    return Step("examining")
-
-
-def _seconds(text: str) -> float:
-    """Read a time from the command line; above 0 and at most 600."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number <= 600:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} (allowed: seconds above 0, at most 600)"
-        )
-    return number

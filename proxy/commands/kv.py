@@ -10,7 +10,7 @@ from warmroute.proxy.commands.admin import add_admin_address, admin_client
 from warmroute.proxy.commands.numbers import positive, whole
 
 _BLOCKS = ("evict", "retain", "release", "demote", "offload", "restore")
-_VERBS = ("snapshot", "stats", "flush", *_BLOCKS, "policy", "budget")
+VERBS = ("snapshot", "stats", "flush", *_BLOCKS, "policy", "budget")
 _TTL_S = 600.0
 _WAIT_S = 60  # for engines that move gigabytes
 _MAX_ANSWER = 256 << 20
@@ -45,7 +45,7 @@ retained anywhere; 2 bad usage
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""
         add = parser.add_argument
-        add("verb", choices=_VERBS, metavar="VERB", help=", ".join(_VERBS))
+        add("verb", choices=VERBS, metavar="VERB", help=", ".join(VERBS))
         add("--backend", metavar="NAME", help="only this one (default: all)")
         add_admin_address(parser)
         add("--dry-run", action="store_true", help="only say what it would meet")

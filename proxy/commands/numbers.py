@@ -5,17 +5,18 @@ from collections.abc import Callable
 from math import isfinite
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number of at least *least*."""
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return what reads a whole number from *least*, up to *most* if there is one."""
+    allowed = f"from {least}" if most is None else f"from {least} to {most}"
 
     def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             number = least - 1
-        if number < least:
+        if number < least or (most is not None and number > most):
             raise argparse.ArgumentTypeError(
-                f"{text[:80]!r} (allowed: a whole number from {least})"
+                f"{text[:80]!r} (allowed: a whole number {allowed})"
             )
         return number
 

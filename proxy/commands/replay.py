@@ -2,14 +2,12 @@
 
 import argparse
 import json
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from warmroute.policies.errors import ConfigError, PolicyError
+from warmroute.proxy.demo.progress import step_on_terminal
 
 if TYPE_CHECKING:
-    from warmroute.proxy.demo.progress import Step
     from warmroute.proxy.replay.comparison import Progress
     from warmroute.proxy.replay.setting import Setting
     from warmroute.proxy.replay.trace import Trace
@@ -57,6 +55,7 @@ exit codes: 0 replayed, 1 something failed, 2 unknown policy, bad option or trac
         )
         options.add_engines(parser)
         options.add_playing(parser)
+        options.add_sessions(parser)
         options.add_troubles(parser)
         options.add_objectives(parser)
         add("--report", metavar="FILE", help="write a page with plots to FILE as well")
@@ -71,7 +70,7 @@ exit codes: 0 replayed, 1 something failed, 2 unknown policy, bad option or trac
         names = _known_policies(options.policy)
         setting = _setting(options)
         trace = _trace(options, setting)
-        with _progress() as step:
+        with step_on_terminal("replaying") as step:
             count = None if step is None else step.count
             routed, oracles = Comparison(trace, setting, count).run(names)
             answer = _what_if(options, trace, setting, names[-1], count)
@@ -173,12 +172,3 @@ def _what_if(
     if options.what_if is None:
         return None
     return WhatIf(trace, setting, policy, options.what_if, progress).search()
-
-
-def _progress() -> AbstractContextManager["Step | None"]:
-    """Show progress on a terminal; elsewhere nothing but the result."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from warmroute.proxy.demo.progress import Step
-
-    return Step("replaying")

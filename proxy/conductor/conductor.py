@@ -15,7 +15,7 @@ from warmroute.policies.conducting.item import Item, Kind, Shared, Turn, Wish
 from warmroute.policies.conducting.plan import Plan
 from warmroute.policies.errors import WarmrouteError
 from warmroute.policies.kv.radix import PrefixIndex
-from warmroute.proxy.conductor.action import Action, Actions, patience_s
+from warmroute.proxy.conductor.action import Action, Actions, patience_s, renewed
 from warmroute.proxy.conductor.allowance import Allowance
 from warmroute.proxy.conductor.deeds import Deeds
 from warmroute.proxy.conductor.observing import turn_of
@@ -211,10 +211,11 @@ class Conductor:
         if not self._has_room(item, keys) or not self._may(wish.backend, "retain"):
             return
         now = self._clock()
-        action = self._renewed(item) or self._begin("retain", wish)
+        action = renewed(item, now) or self._begin("retain", wish)
         num_kept = await self._retainer.retain(wish.backend, keys, wish.ttl_s)
         if num_kept < len(keys):
-            action.outcome = f"refused in part: {num_kept} of {len(keys)} blocks kept"
+            kept = f"{num_kept} of {len(keys)} blocks kept"
+            self.actions.end(action, "refused", f"refused in part: {kept}")
         elif item.stamp == wish.stamp:
             self.plan.keep(item, now + wish.ttl_s)
         self._done(action, item, wish, len(keys))
@@ -224,13 +225,6 @@ class Conductor:
         capacity = self.plan.pool(item.backend).capacity or 0
         num_blocks = self._retainer.holdings.count_with(item.backend, keys)
         return num_blocks * item.block_tokens <= capacity * self.plan.retained_share
-
-    def _renewed(self, item: Item) -> Action | None:
-        """Return the action that is only to be prolonged."""
-        note = item.note
-        is_kept = isinstance(note, Action) and note.kind == "retain"
-        is_kept = is_kept and item.held_until > self._clock()
-        return note if is_kept and isinstance(note, Action) else None
 
     async def _demote(self, wish: Wish) -> None:
         item = wish.item
@@ -249,9 +243,13 @@ class Conductor:
         if name is None or not self._allowance.take():
             return
         action = self.actions.begin("replicate", shared, name, wish.reason)
-        num_tokens = await self._deeds.replicate(shared, name, self._clock())
+        try:
+            num_tokens = await self._deeds.replicate(shared, name, self._clock())
+        except WarmrouteError as error:
+            self.actions.end(action, "failed", f"failed: {error}")
+            raise
         self.num_copied_tokens += num_tokens
-        action.outcome = f"copied: {num_tokens} tokens"
+        self.actions.end(action, "copied", f"copied: {num_tokens} tokens")
         self.num_actions["replicate"] = self.num_actions.get("replicate", 0) + 1
 
     def _may(self, name: str, verb: str) -> bool:
@@ -265,21 +263,27 @@ class Conductor:
     def _done(self, action: Action, item: Item, wish: Wish, num_blocks: int) -> None:
         self.num_actions[action.kind] = self.num_actions.get(action.kind, 0) + 1
         if not num_blocks:
-            action.outcome = "nothing: the engine has none of the blocks any more"
+            words = "nothing: the engine has none of the blocks any more"
+            self.actions.end(action, "nothing", words)
         until = self._clock() + patience_s(action.kind, wish.ttl_s)
         self.actions.expect(action, until)
 
     def _refused(self, wish: Wish, error: WarmrouteError) -> None:
         self.num_failures += 1
         note = wish.item.note
-        if isinstance(note, Action) and note.outcome is None:
-            note.outcome = f"failed: {error}"
+        if isinstance(note, Action) and wish.kind != "replicate":
+            self.actions.end(note, "failed", f"failed: {error}")
 
     def _failed(self, event: str) -> None:
         self.num_failures += 1
         if not self._has_failed:
             self._has_failed = True
             logger.exception(event)
+
+    @property
+    def retained_blocks(self) -> dict[str, int]:
+        """Blocks that engines keep for it, by backend."""
+        return self._retainer.holdings.counts()
 
     def describe(self) -> dict[str, object]:
         """Return the JSON of ``/api/conductor``, the newest actions first."""
@@ -288,11 +292,7 @@ class Conductor:
             "stopped": self.is_stopped,
             "failures": self.num_failures,
             "copied_tokens": self.num_copied_tokens,
-            "retained_blocks": self._retainer.holdings.counts(),
+            "retained_blocks": self.retained_blocks,
             "done": dict(self.num_actions),
-            "outcomes": [
-                {"kind": kind, "outcome": outcome, "actions": num}
-                for (kind, outcome), num in sorted(self.actions.counts.items())
-            ],
-            "actions": [action.as_object() for action in self.actions],
+            **self.actions.as_object(),
         }

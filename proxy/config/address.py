@@ -4,6 +4,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from warmroute.adapters.caller import is_loopback
+
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _ALLOWED = "(allowed: host:port, :port, port, [ipv6]:port)"
 
@@ -33,10 +35,7 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the address."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host.lower() == "localhost"
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

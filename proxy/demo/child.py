@@ -1,8 +1,10 @@
 """A server run as a child process, with its output in a log file."""
 
 import asyncio
+import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import sys
@@ -15,6 +17,8 @@ from warmroute.proxy.demo.errors import DemoError
 
 _TAIL_LINES = 8
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_SERVERS_PORTS = (20_000, 32_000)
+_TRIES = 50
 
 
 class Child:
@@ -118,15 +122,21 @@ def log_tail(log: Path) -> str:
 
 
 def free_port(wanted: int = 0) -> int:
-    """Return a loopback port that is free right now: *wanted*, else another."""
-    with socket.socket() as probe:
-        # As servers do, so that connections which have ended are in nobody's way.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that is free right now: *wanted*, else another.
+
+    It is below those from which connections are made. Where nobody listens yet, an
+    engine that tries again and again to connect could be given the very port that it
+    calls, be connected with itself, and keep the listener out for good.
+    """
+    chances = (random.randrange(*_SERVERS_PORTS) for _ in range(_TRIES))
+    for port in (*filter(None, [wanted]), *chances, 0):
+        with socket.socket() as probe:
+            # As servers do, so that connections which have ended are in nobody's way.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return int(probe.getsockname()[1])
+    raise DemoError("no free port on 127.0.0.1")
 
 
 def _tied_to(parent: int) -> Callable[[], None] | None:

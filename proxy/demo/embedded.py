@@ -27,11 +27,13 @@ class EngineOptions:
         num_blocks: Blocks of the KV pool.
         model: As ``warmroute engine --model`` takes it; None is its default.
         threads: Threads of one engine's arithmetic.
+        step_tokens: Tokens computed in one step; None is its default.
     """
 
     num_blocks: int
     model: str | None = None
     threads: int = 1
+    step_tokens: int | None = None
 
 
 @asynccontextmanager
@@ -77,4 +79,6 @@ def _command(options: EngineOptions, view: EngineView) -> Sequence[str]:
     command += ["--threads", str(options.threads)]
     command += ["--kv-events", f"tcp://*:{free_port()}"]
     command += ["--kv-events-replay", f"tcp://*:{free_port()}"]
+    if options.step_tokens is not None:
+        command += ["--max-batched-tokens", str(options.step_tokens)]
     return command if options.model is None else [*command, "--model", options.model]

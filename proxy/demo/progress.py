@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -71,3 +72,8 @@ class Step:
         self._printed_at = time.monotonic()
         print(f"{self._text} {self.elapsed_s:.0f} s {detail}".rstrip(), file=self._out)
         self._out.flush()
+
+
+def step_on_terminal(text: str) -> AbstractContextManager[Step | None]:
+    """Show a step on a terminal; elsewhere nothing but what the command prints."""
+    return Step(text) if sys.stderr.isatty() else nullcontext()

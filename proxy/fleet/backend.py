@@ -20,6 +20,7 @@ from warmroute.proxy.fleet.target import Target, tls_context
 from warmroute.proxy.fleet.vitals import Vitals
 
 ASSUMED_PROMPT_TOKENS = 1024.0
+_FLEETING: dict[str, object] = {"created": 0, "permission": []}
 
 
 class Backend:
@@ -190,7 +191,7 @@ class Backend:
         found = {card.id: card for card in cards}
         if self.config.models:
             found = {id: found.get(id) or _bare(id) for id in self.config.models}
-        if found == self.models:
+        if _lasting(found) == _lasting(self.models):
             return False
         self.models = found
         return True
@@ -279,6 +280,14 @@ def _bearer(name: str, field: str, secret: SecretStr | None) -> str | None:
             " carry; check for a line end in the variable it comes from"
         )
     return f"Bearer {key}"
+
+
+def _lasting(cards: Mapping[str, ModelCard]) -> dict[str, ModelCard]:
+    """Return cards without what vLLM and SGLang make up anew for each answer."""
+    return {
+        name: replace(card, raw={**card.raw, **_FLEETING})
+        for name, card in cards.items()
+    }
 
 
 def _bare(model: str) -> ModelCard:

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from warmroute.adapters.error_shape import describe_error
 from warmroute.policies.errors import ClientError
 
 _REASONS: Final = {
@@ -23,32 +24,11 @@ _REASONS: Final = {
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
 }
-_TYPES: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-    502: "bad_gateway",
-    503: "service_unavailable",
-    504: "timeout",
-}
 
 
 def error_body(error: ClientError) -> bytes:
     """Encode *error* as ``{"error": {message, type, param, code}}``."""
-    kind = _TYPES.get(
-        error.status,
-        "server_error" if error.status >= 500 else "invalid_request_error",
-    )
-    return msgspec.json.encode(
-        {
-            "error": {
-                "message": error.message,
-                "type": kind,
-                "param": None,
-                "code": error.code,
-            }
-        }
-    )
+    return msgspec.json.encode(describe_error(error))
 
 
 def error_answer(error: ClientError, request_id: bytes, *, close: bool) -> bytes:

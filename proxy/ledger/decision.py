@@ -197,11 +197,17 @@ class Decision:
         self.classes = classes
         return classes
 
-    def cost(self, index: int) -> Cost | None:
-        """Return the cost of candidate *index*, if the policy priced it."""
+    @property
+    def costs(self) -> Costs | None:
+        """Return the cost of every candidate, if the policy priced them."""
         if self._costs is None:
             return None
-        return self.roster.unpack_costs(self._costs)[index]
+        return self.roster.unpack_costs(self._costs)
+
+    def cost(self, index: int) -> Cost | None:
+        """Return the cost of candidate *index*, if the policy priced it."""
+        costs = self.costs
+        return None if costs is None else costs[index]
 
     def explained(self) -> dict[str, Any]:
         """Return the decision as JSON, without an outcome."""

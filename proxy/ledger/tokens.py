@@ -53,23 +53,15 @@ def classify(
     if most is None or most > prompt:
         most = prompt
     reach = hit = 0 if cached < 0 else cached if cached < prompt else prompt
-    unpredicted = elsewhere = evicted = 0
-    if predicted > reach:
-        beyond = (predicted if predicted < most else most) - reach
-        if beyond > 0 and beyond >= slack:
-            unpredicted = beyond
-            reach += beyond
-    if best > reach:
-        beyond = (best if best < most else most) - reach
-        if beyond > 0 and beyond >= slack:
-            elsewhere = beyond
-            reach += beyond
-    if seen > reach:
-        beyond = (seen if seen < most else most) - reach
-        if beyond > 0 and beyond >= slack:
-            evicted = beyond
-            reach += beyond
+    reach += (unpredicted := _beyond(predicted, reach, most, slack))
+    reach += (elsewhere := _beyond(best, reach, most, slack))
+    reach += (evicted := _beyond(seen, reach, most, slack))
     return hit, prompt - reach, evicted, elsewhere, unpredicted
+
+
+def _beyond(claim: int, reach: int, most: int, slack: int) -> int:
+    beyond = (claim if claim < most else most) - reach
+    return beyond if beyond > 0 and beyond >= slack else 0
 
 
 class TokenTotals:

@@ -185,17 +185,9 @@ def _describe(
     if is_stream and shape.has_stream_options:
         can_inject = fields.stream_options is msgspec.UNSET
         wants_usage = not can_inject and fields.asks_usage()
-    session = pin = limit = None
     # Most bodies have few of these fields; the methods sort out the others.
-    if (
-        fields.user is not None
-        or fields.session_id is not None
-        or fields.prompt_cache_key is not None
-        or fields.metadata is not None
-        or fields.conversation is not None
-        or fields.session_params is not None
-    ):
-        session = fields.session_key()
+    session = fields.session_key() if _may_name_session(fields) else None
+    pin = limit = None
     if fields.previous_response_id is not None or fields.rid is not None:
         pin = fields.pin_key()
     if (
@@ -221,6 +213,17 @@ def _describe(
         text_bytes,
         rate,
         sums,
+    )
+
+
+def _may_name_session(fields: Body) -> bool:
+    return (
+        fields.user is not None
+        or fields.session_id is not None
+        or fields.prompt_cache_key is not None
+        or fields.metadata is not None
+        or fields.conversation is not None
+        or fields.session_params is not None
     )
 
 

@@ -1,9 +1,12 @@
 """The queue of the router: requests for busy backends wait here, not in the engine.
 
 An engine serves what it has in the order in which it came. Held here, the shorter
-prefill can go first, and the place can still change: a request is decided anew when
-it leaves. Two things keep this safe. A backend keeps enough prefill of its own to
-stay busy between two looks at the queue, and a request waits in no more than one
+prefill can go first, and when backends come or go, the place can still change. Among
+the same backends the choice that was made at first holds: at the head of its line, a
+second one would take all that stands behind the request for standing before it, and
+leave a warm cache for nothing; a policy that does not count what is held would send it
+from line to line. Two things keep this safe. A backend keeps enough prefill of its own
+to stay busy between two looks at the queue, and a request waits in no more than one
 place, as one entry of `_lines`, until it is sent, refused, or its client has left.
 """
 
@@ -46,7 +49,7 @@ class HoldQueue:
 
     Args:
         config: Order and bounds.
-        router: Decides, when a request comes and again when it leaves.
+        router: Decides when a request comes, and again when backends come or go.
         clock: Monotonic seconds.
         call_later: Runs a call after some seconds; the running loop's by default.
     """
@@ -156,11 +159,12 @@ class HoldQueue:
     def facts(self) -> dict[str, Any]:
         """Return what ``/api/state`` shows."""
         oldest = next(iter(self._held), None)
-        lines = {
-            line.candidate.name: {"requests": len(line), "tokens": line.tokens}
-            for line in self._lines.values()
-            if line
-        }
+        lines: dict[str, dict[str, int]] = {}
+        for line in filter(len, self._lines.values()):
+            # One that has just restarted has the line of its old self as well.
+            shown = lines.setdefault(line.candidate.name, {"requests": 0, "tokens": 0})
+            shown["requests"] += len(line)
+            shown["tokens"] += line.tokens
         return {
             "order": self._config.order,
             "requests": len(self._held),
@@ -240,8 +244,8 @@ class HoldQueue:
         )
 
     def _decide(self, held: Held, now: float) -> None:
-        """Choose again, with the view and the load of now; send, or move."""
-        plan = self._router.plan(held.head, held.prompt, now)
+        """Send, with the view of now; choose anew, and move, if the fleet changed."""
+        plan = self._router.plan(held.head, held.prompt, now, held.plan)
         self._rank(held, plan)
         if not (self._is_open or self._can_go(held, plan.candidate, now)):
             self._enter(held, plan)

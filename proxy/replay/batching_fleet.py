@@ -144,8 +144,10 @@ class BatchingFleet:
     def _dispatch(self, arrival: Arrival, now: float) -> None:
         self.send(arrival, self.plan(arrival, now), now)
 
-    def plan(self, arrival: Arrival, now: float) -> Intent:
-        """Choose as things stand at *now*, and reserve nothing."""
+    def plan(
+        self, arrival: Arrival, now: float, earlier: Candidate | None = None
+    ) -> Intent:
+        """Choose at *now*, *earlier* again if given, and reserve nothing."""
         request = arrival.request
         prompt = request.prompt_tokens
         query = self._load.query(
@@ -154,7 +156,10 @@ class BatchingFleet:
         query.blocks, query.block_tokens = request.blocks, self._block_size
         matched = self._match(self._tree.path(request.segment), prompt, now)
         candidates = [self._candidates[one] for one in self._alive]
-        place = self._policy.choose(query, candidates).index
+        if earlier is None:
+            place = self._policy.choose(query, candidates).index
+        else:
+            place = candidates.index(earlier)
         uncached = prompt - matched[place]
         return Intent(self._alive[place], candidates[place], matched, uncached)
 

@@ -2,6 +2,7 @@
 
 from math import inf
 
+from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.replay.arrival import Arrival, Workload
 from warmroute.proxy.replay.holding import Holding
 from warmroute.proxy.replay.intent import Intent
@@ -56,9 +57,11 @@ class _Round:
         self._tally = tally
         self._progress = progress
 
-    def plan(self, arrival: Arrival, now: float) -> Intent:
-        """Choose as things stand at *now*, and reserve nothing."""
-        return self._server.plan(arrival.request, now)
+    def plan(
+        self, arrival: Arrival, now: float, earlier: Candidate | None = None
+    ) -> Intent:
+        """Choose at *now*, *earlier* again if given, and reserve nothing."""
+        return self._server.plan(arrival.request, now, earlier)
 
     def send(self, arrival: Arrival, intent: Intent, now: float) -> None:
         """Send it where *intent* says; what it waited before is part of its times."""

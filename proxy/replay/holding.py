@@ -31,8 +31,10 @@ _MOST_HELD: Final = 1_000_000
 class Planner(Protocol):
     """Decides where a request goes, and sends it there."""
 
-    def plan(self, arrival: Arrival, now: float) -> Intent:
-        """Choose as things stand at *now*, and reserve nothing."""
+    def plan(
+        self, arrival: Arrival, now: float, earlier: Candidate | None = None
+    ) -> Intent:
+        """Choose at *now*, *earlier* again if given, and reserve nothing."""
         ...
 
     def send(self, arrival: Arrival, intent: Intent, now: float) -> None:
@@ -106,10 +108,10 @@ class Holding:
         """Let an engine be gone; its line goes elsewhere at the next look."""
         del self._backends[name]
 
-    def plan(self, arrival: Arrival) -> Intent:
+    def plan(self, arrival: Arrival, earlier: Candidate | None) -> Intent:
         """Decide for the queue."""
         try:
-            return self._planner.plan(arrival, self._now)
+            return self._planner.plan(arrival, self._now, earlier)
         except Exception as error:
             self._failure = error
             raise
@@ -149,13 +151,17 @@ class _Decision:
 class _Plan:
     """An intent, as the queue reads plans."""
 
-    __slots__ = ("backend", "candidate", "decision", "intent", "uncached_tokens")
+    __slots__ = (
+        *("backend", "candidate", "decision", "intent", "num_backends"),
+        "uncached_tokens",
+    )
 
-    def __init__(self, intent: Intent, backend: "_Backend") -> None:
+    def __init__(self, intent: Intent, backend: "_Backend", num_backends: int) -> None:
         self.intent = intent
         self.candidate = intent.candidate
         self.uncached_tokens = intent.uncached_tokens
         self.backend = backend
+        self.num_backends = num_backends
         self.decision = _Decision()
 
 
@@ -184,10 +190,22 @@ class _Router:
         """Return what knows the backends."""
         return self
 
-    def plan(self, head: Arrival, prompt: object, now: float) -> _Plan:
-        """Choose for the arrival that stands in for a head."""
-        intent = self._holding.plan(head)
-        return _Plan(intent, self.backends[intent.candidate.name])
+    def plan(
+        self,
+        head: Arrival,
+        prompt: object,
+        now: float,
+        earlier: _Plan | None = None,
+    ) -> _Plan:
+        """Choose for the arrival that stands in for a head, as `Router.plan` does.
+
+        Engines go and none comes, so their number says whether they are the same.
+        """
+        count, chosen = len(self.backends), None
+        if earlier is not None and earlier.num_backends == count:
+            chosen = earlier.candidate
+        intent = self._holding.plan(head, chosen)
+        return _Plan(intent, self.backends[intent.candidate.name], count)
 
 
 class _Door:

@@ -148,6 +148,11 @@ def add_playing(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="play it K times with other random numbers, and take means (1)",
     )
+
+
+def add_sessions(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags for traces of sessions."""
+    add = parser.add_argument
     add(
         "--sessions",
         type=count(10**6, 1),

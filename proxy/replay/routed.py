@@ -91,14 +91,22 @@ class RoutedFleet:
         self.catch_up(now)
         return self.send(request, self.plan(request, now), now)
 
-    def plan(self, request: TraceRequest, now: float) -> Intent:
-        """Choose an engine at *now*, to which all is caught up; reserve nothing."""
+    def plan(
+        self, request: TraceRequest, now: float, earlier: Candidate | None = None
+    ) -> Intent:
+        """Choose an engine at *now*, to which all is caught up; reserve nothing.
+
+        *earlier* is chosen again, if given.
+        """
         prompt = request.prompt_tokens
         known = self._known.cached_tokens(request, now)
         query = self._load.query(prompt, now, request.session, like=self._candidates[0])
         query.blocks, query.block_tokens = request.blocks, self._block_tokens
         self._tell(known)
-        index = self._policy.choose(query, self._candidates).index
+        if earlier is None:
+            index = self._policy.choose(query, self._candidates).index
+        else:
+            index = self._candidates.index(earlier)
         return Intent(index, self._candidates[index], known, prompt - known[index])
 
     def send(self, request: TraceRequest, intent: Intent, now: float) -> Served:

@@ -3,29 +3,24 @@
 import asyncio
 import contextlib
 import logging
-import os
 import threading
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event as SdkEvent
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
     SpanExporter,
     SpanExportResult,
 )
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from warmroute.proxy.telemetry.collector import GRPC, Collector
 from warmroute.proxy.telemetry.request_trace import RequestTrace
-from warmroute.proxy.telemetry.span import Span
+from warmroute.proxy.telemetry.span_batch import Origin, SpanBatch
 from warmroute.proxy.telemetry.span_tree import SpanTree
 
-_UNSET = Status(StatusCode.UNSET)
-_MAX_POSTED = 512
+_TRACE_BYTES = 4096
+_MAX_POSTED_BYTES = 2 << 20
 _QUEUED = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
 
 logger = logging.getLogger(__name__)
@@ -71,12 +66,12 @@ def open_exporter(collector: Collector) -> SpanExporter:
         ImportError: The extra that speaks it is not installed.
     """
     if collector.protocol == GRPC:
-        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
+        from warmroute.proxy.telemetry.grpc_exporter import GrpcExporter
 
-        return grpc.OTLPSpanExporter(endpoint=collector.url)
-    from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
+        return GrpcExporter(endpoint=collector.url)
+    from warmroute.proxy.telemetry.http_exporter import HttpExporter
 
-    return http.OTLPSpanExporter(endpoint=collector.url)
+    return HttpExporter(endpoint=collector.url)
 
 
 class KeptTrace(ReadableSpan):
@@ -98,33 +93,31 @@ class KeptTrace(ReadableSpan):
 
 
 class SpanBuilder(SpanExporter):
-    """Turn kept traces into spans, and hand them on.
+    """Turn kept traces into batches of spans, and hand them on.
 
     Args:
-        exporter: Gets the spans.
-        tree: Builds them.
-        version: Version of warmroute, for the resource and the scope.
+        exporter: Gets the batches.
+        tree: Builds the spans.
+        origin: Who sends them.
     """
 
-    __slots__ = ("_exporter", "_resource", "_scope", "_tree")
+    __slots__ = ("_exporter", "_origin", "_tree")
 
-    def __init__(self, exporter: SpanExporter, tree: SpanTree, version: str) -> None:
+    def __init__(self, exporter: SpanExporter, tree: SpanTree, origin: Origin) -> None:
         self._exporter = exporter
         self._tree = tree
-        self._resource = _resource(version)
-        self._scope = InstrumentationScope("warmroute", version)
+        self._origin = origin
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export all spans of the kept traces; called by the processor's thread."""
-        built = [
-            self._readable(span, kept.wall_offset_ns)
-            for kept in spans
-            if isinstance(kept, KeptTrace)
-            for span in self._tree.spans(kept.trace, kept.kept)
-        ]
         result = SpanExportResult.SUCCESS
-        for at in range(0, len(built), _MAX_POSTED):
-            sent = self._exporter.export(built[at : at + _MAX_POSTED])
+        for traces in _posts([kept for kept in spans if isinstance(kept, KeptTrace)]):
+            built = [
+                (span, kept.wall_offset_ns)
+                for kept in traces
+                for span in self._tree.spans(kept.trace, kept.kept)
+            ]
+            sent = self._exporter.export(SpanBatch(self._origin, built))
             if sent is not SpanExportResult.SUCCESS:
                 result = sent
         return result
@@ -136,25 +129,6 @@ class SpanBuilder(SpanExporter):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Flush the exporter."""
         return self._exporter.force_flush(timeout_millis)
-
-    def _readable(self, span: Span, offset_ns: int) -> ReadableSpan:
-        status = _UNSET if span.error is None else Status(StatusCode.ERROR, span.error)
-        return ReadableSpan(
-            name=span.name,
-            context=span.context,
-            parent=span.parent,
-            resource=self._resource,
-            attributes=span.attributes,
-            events=[
-                SdkEvent(one.name, one.attributes, offset_ns + round(one.at_s * 1e9))
-                for one in span.events
-            ],
-            kind=span.kind,
-            status=status,
-            start_time=offset_ns + round(span.start_s * 1e9),
-            end_time=offset_ns + round(span.end_s * 1e9),
-            instrumentation_scope=self._scope,
-        )
 
 
 class OtlpSink:
@@ -176,7 +150,7 @@ class OtlpSink:
         # exporter says the same once.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         watched = WatchedExporter(exporter)
-        self._exporter = SpanBuilder(watched, tree, version)
+        self._exporter = SpanBuilder(watched, tree, Origin(version))
         self._processor = BatchSpanProcessor(self._exporter)
 
     def write(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
@@ -192,16 +166,17 @@ class OtlpSink:
         return await _in_daemon(self._processor.shutdown, 0.5) and flushed
 
 
-def _resource(version: str) -> Resource:
-    attributes: dict[str, str] = {
-        "service.version": version,
-        "service.instance.id": str(uuid.uuid4()),
-    }
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in given
-    if not named:
-        attributes["service.name"] = "warmroute"
-    return Resource.create(attributes)
+def _posts(traces: Sequence[KeptTrace]) -> Iterator[Sequence[KeptTrace]]:
+    """Cut *traces* into posts that a collector takes: gRPC's default is 4 MiB."""
+    begin = size_bytes = 0
+    for at, kept in enumerate(traces):
+        trace_bytes = _TRACE_BYTES + 4 * len(kept.trace.messages or "")
+        if size_bytes + trace_bytes > _MAX_POSTED_BYTES and at > begin:
+            yield traces[begin:at]
+            begin, size_bytes = at, 0
+        size_bytes += trace_bytes
+    if traces:
+        yield traces[begin:]
 
 
 async def _in_daemon(work: Callable[[], object], timeout_s: float) -> bool:

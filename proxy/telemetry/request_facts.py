@@ -8,6 +8,7 @@ import msgspec
 from warmroute.proxy.telemetry import span_names as names
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MAX_NUMBER = 1e6  # no engine takes more, and an int of a body may pass any float
 _MAX_BODY_BYTES = 1 << 20
 _MAX_PROMPT_CHARS = 1 << 15
 
@@ -51,7 +52,9 @@ def sampling_facts(body: bytes) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in told.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) < _MAX_NUMBER
     }
 
 

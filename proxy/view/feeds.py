@@ -105,8 +105,8 @@ class Feeds:
         self._endpoint_of = endpoint_of
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._async_context = zmq.asyncio.Context.shadow(self._context)
-        self._subscriptions = Subscriptions(self._context)
         self._turns = Turns()
+        self._subscriptions = Subscriptions(self._context, self._turns.hurry)
         self._feeds: dict[str, Feed] = {}
         self._refused: dict[str, EventAddress] = {}
         self._reasons: dict[str, str] = {}
@@ -179,13 +179,13 @@ class Feeds:
 
     def _follow(self, backend: Backend, name: str, address: EventAddress) -> None:
         tiers = self._view.announce(name, partial(self._facts, name))
-        root = partial(_root, backend)
         track = Track(
             self._index,
             tiers,
-            root,
+            partial(_root, backend),
             partial(self._view.heard, name),
             partial(self._view.announced_gone, name),
+            partial(self._view.cleared, name),
         )
         self._view.verify_by(name, track.was_removed)
         stream = Stream(

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from warmroute.adapters.kv_events.wire import Batch, Cleared, Event, cut, decode
 from warmroute.policies.errors import ProtocolMismatch
@@ -11,16 +12,17 @@ from warmroute.proxy.view.track import Track
 Message = bytes | Batch | Iterator[Batch]
 Piece = tuple[Message, bool]
 
-_LARGE_BYTES = 32 << 10
-_MAX_BLOCKS = 512
-_MAX_LAG_S = 1e6
+_LARGE_BYTES: Final = 32 << 10
+_PIECE_BYTES: Final = 16 << 10
+_MAX_BLOCKS: Final = 512
+_MAX_LAG_S: Final = 1e6
 
 
 class Intake:
     """Messages that are next, entered a piece at a time.
 
     A piece holds the event loop for a millisecond at most: a large batch is entered
-    event by event, and a long event some blocks at a time.
+    some events at a time, and a long event some blocks at a time.
 
     Args:
         track: Where the blocks go.
@@ -75,7 +77,8 @@ class Intake:
             self._pieces.appendleft((message, is_live))
 
     def _enter_bytes(self, message: bytes, is_live: bool) -> None:
-        if len(message) > _LARGE_BYTES and len(pieces := cut(message)) > 1:
+        is_large = len(message) > _LARGE_BYTES
+        if is_large and len(pieces := cut(message, _PIECE_BYTES)) > 1:
             self._pieces.extendleft((one, is_live) for one in reversed(pieces))
             return
         try:
@@ -85,7 +88,7 @@ class Intake:
             return
         if is_live and batch.timestamp:
             self.lag_s = min(max(0.0, self._wall() - batch.timestamp), _MAX_LAG_S)
-        if len(message) > _LARGE_BYTES:
+        if is_large:
             parts = reversed(list(_short(batch)))
             self._pieces.extendleft((one, is_live) for one in parts)
         else:

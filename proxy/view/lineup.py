@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from warmroute.policies.kv.holders import NUM_TIERS
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.view.mirror import Mirror
 
@@ -49,7 +48,7 @@ class Lineup:
             if mirror is None:
                 continue
             self.places[mirror.name] = at
-            bit = 1 << mirror.slot * NUM_TIERS
+            bit = 1 << mirror.gpu
             self._places_by_bit[bit] = at
             bits = sizes.get(mirror.block_size, 0)
             sizes[mirror.block_size] = bits | bit * mirror.is_believed

@@ -16,7 +16,6 @@ class Mirror:
 
     Attributes:
         name: The backend.
-        slot: Its place in the lists of a `Match`.
         gpu: Number of its GPU tier in the index.
         holder: Number of the tier that requests are entered in: the GPU, or what is
             promised where the engine announces its blocks itself.
@@ -46,7 +45,6 @@ class Mirror:
         "is_believed",
         "name",
         "num_unheard",
-        "slot",
         "source",
         "trust",
         "was_removed",
@@ -55,14 +53,12 @@ class Mirror:
     def __init__(
         self,
         name: str,
-        slot: int,
         holder: int,
         block_size: int,
         source: str,
         capacity: Capacity,
     ) -> None:
         self.name = name
-        self.slot = slot
         self.gpu = self.holder = holder
         self.block_size = block_size
         self.source = source

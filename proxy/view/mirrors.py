@@ -5,13 +5,12 @@ from math import inf, nextafter
 from typing import Final
 
 from warmroute.policies.kv.capacity import Capacity
-from warmroute.policies.kv.holders import NUM_TIERS, PROMISED, TIERS
-from warmroute.policies.kv.outline import Node, outline
+from warmroute.policies.kv.holders import NUM_TIERS, PROMISED
 from warmroute.policies.kv.radix import PrefixIndex
-from warmroute.policies.kv.trunks import Survey, survey
 from warmroute.proxy.view.lineup import Lineup
 from warmroute.proxy.view.mirror import Mirror, WasRemoved
-from warmroute.proxy.view.seats import Facts, together
+from warmroute.proxy.view.seats import Facts
+from warmroute.proxy.view.sweeper import Sweeper
 from warmroute.proxy.view.trust import Trust
 
 DEFAULT_BLOCK_SIZE: Final = 16
@@ -41,6 +40,7 @@ class Mirrors:
         "_mirrors",
         "_seats",
         "_stamp",
+        "_sweeper",
         "_told",
     )
 
@@ -49,6 +49,7 @@ class Mirrors:
     ) -> None:
         self._clock = clock
         self._index = index
+        self._sweeper = Sweeper(index)
         self._mirrors: dict[str, Mirror] = {}
         self._seats: dict[str, tuple[str, ...]] = {}
         self._told: dict[str, Tell] = {}
@@ -71,7 +72,6 @@ class Mirrors:
         holder = self._index.add_holder(name)
         self._mirrors[name] = Mirror(
             name,
-            self._index.holders.slot(name),
             holder,
             block_size or DEFAULT_BLOCK_SIZE,
             source,
@@ -86,6 +86,7 @@ class Mirrors:
             self._mirrors.pop(seat).restart()
             self._told.pop(seat, None)
             self._index.remove_backend(seat)
+        self._sweeper.start()
         self._lineups.clear()
 
     def wipe(self, name: str) -> None:
@@ -93,7 +94,10 @@ class Mirrors:
         for seat in self._seats.get(name, (name,)):
             mirror = self._mirrors[seat]
             mirror.restart()
-            self._index.remove_holder(mirror.holder)
+            if mirror.source == "events":  # what it has, its events tell
+                self._index.remove_holder(mirror.holder)
+            else:
+                self._clear(mirror)
             self._bound(mirror)
         self._lineups.clear()
 
@@ -108,7 +112,7 @@ class Mirrors:
     def tiers(self, name: str) -> list[int]:
         """Return the numbers of a backend's tiers: gpu, host, disk, for each rank."""
         return [
-            self._mirrors[seat].slot * NUM_TIERS + at
+            self._mirrors[seat].gpu + at
             for seat in self._seats.get(name, (name,))
             for at in range(NUM_TIERS)
             if at != PROMISED
@@ -120,8 +124,16 @@ class Mirrors:
         What requests in flight are about to compute stays promised, where the engine
         announces its blocks.
         """
-        for holder in self.tiers(name):
-            self._index.remove_holder(holder)
+        for seat in self._seats.get(name, (name,)):
+            self._clear(self._mirrors[seat])
+
+    def cleared(self, name: str) -> Mapping[str, int]:
+        """Drop what a rank has announced; return the numbers of its tiers from now on.
+
+        What its requests in flight are about to compute stays promised.
+        """
+        self._clear(self._mirrors[name])
+        return self._announcing(name)
 
     def announce(self, name: str, facts: Tell) -> Mapping[str, int]:
         """Let the engine of a backend tell itself what it has, by its events.
@@ -135,18 +147,14 @@ class Mirrors:
         """
         mirror = self._mirrors[name]
         self._told[name] = facts
-        self._index.remove_holder(mirror.holder)
+        self._clear(mirror)
         self._index.set_capacity(mirror.gpu, None)
         mirror.holder = self._index.add_holder(name, "promised")
         mirror.was_removed = None
         mirror.has_announced = False
         mirror.num_unheard = 0
         self._change_source(mirror, "events")
-        return {
-            "gpu": mirror.gpu,
-            "host": self._index.add_holder(name, "host"),
-            "disk": self._index.add_holder(name, "disk"),
-        }
+        return self._announcing(name)
 
     def heard(self, name: str, block_size: int) -> None:
         """Take over that an engine announces blocks, and of what size."""
@@ -176,8 +184,8 @@ class Mirrors:
         """Go back to what was sent: the events of a backend cannot be relied on."""
         mirror = self._mirrors[name]
         self._told.pop(name, None)
-        for tier in TIERS:
-            self._index.remove_holder(self._index.add_holder(name, tier))
+        self._index.remove_holder(mirror.holder)
+        self._clear(mirror)
         mirror.holder = mirror.gpu
         self._change_source(mirror, "mirror")
 
@@ -213,45 +221,6 @@ class Mirrors:
                 mirror.capacity.tell(capacity_tokens // len(seats))
                 self._bound(mirror)
 
-    def facts(self, name: str) -> dict[str, object]:
-        """Return what `/api/state` shows of the view of a backend."""
-        seats = self._seats.get(name, (name,))
-        facts = [self._facts_of(seat) for seat in seats]
-        return facts[0] if len(seats) == 1 else together(facts)
-
-    def _facts_of(self, name: str) -> Facts:
-        mirror = self._mirrors[name]
-        facts: Facts = {
-            "source": mirror.source if mirror.is_believed else "none",
-            "blocks": self._index.blocks(mirror.gpu),
-            "seq": None,
-            "incarnation": mirror.incarnation,
-            "gaps": 0,
-            "replays": 0,
-            "lag_s": None,
-        }
-        told = self._told.get(name)
-        if told is not None:
-            facts |= {**told(), "discount": mirror.trust.discount}
-        return facts
-
-    def stats(self) -> dict[str, int]:
-        """Return the size of the index over all backends, and its cap."""
-        index = self._index
-        return {
-            "bytes": index.num_bytes,
-            "cap_bytes": index.max_bytes,
-            "blocks": index.num_blocks,
-        }
-
-    def tree(self, name: str, depth: int, now: float | None = None) -> Node:
-        """Return what a backend has as nested runs, *depth* levels deep.
-
-        Ages count from *now*, or from the last use of anything.
-        """
-        seats = self._seats.get(name, (name,))
-        return outline(self._index, seats, depth, self._stamp if now is None else now)
-
     def _seat(self, name: str, seats: tuple[str, ...]) -> None:
         before = self._seats.get(name, (name,))
         if seats == before:
@@ -272,20 +241,22 @@ class Mirrors:
         mirror.block_size = block_size
         self._index.remove_holder(mirror.holder)
         if mirror.source != "events":
-            self._index.remove_holder(mirror.gpu)
+            self._clear(mirror)
         self._lineups.clear()
 
-    def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
-        """Begin to look for the most used prefixes of the backends *names*.
+    def _announcing(self, name: str) -> Mapping[str, int]:
+        tiers = ("gpu", "host", "disk")
+        return {tier: self._index.add_holder(name, tier) for tier in tiers}
 
-        Ages count from *now*. See `warmroute.policies.kv.trunks`.
-        """
-        known = {
-            name: self._seats.get(name, (name,))
-            for name in names
-            if name in self._mirrors
-        }
-        return survey(self._index, known, max_nodes, now)
+    def _clear(self, mirror: Mirror) -> None:
+        """Drop what a backend has; a large cache moves it to other numbers."""
+        if self._index.clear_backend(mirror.name):
+            is_promising = mirror.holder != mirror.gpu
+            mirror.gpu = mirror.holder = self._index.add_holder(mirror.name)
+            if is_promising:
+                mirror.holder = self._index.add_holder(mirror.name, "promised")
+            self._lineups.clear()
+            self._sweeper.start()
 
     def _change_source(self, mirror: Mirror, source: str) -> None:
         mirror.source = source

@@ -7,14 +7,14 @@ from typing import Final
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.trunks import Survey
 from warmroute.proxy.view.mirror import Mirror
-from warmroute.proxy.view.mirrors import Mirrors
+from warmroute.proxy.view.shown import Shown
 from warmroute.proxy.view.ticket import Ticket
 
 _GRACE_S: Final = 0.1
 _MAX_UNHEARD: Final = 8
 
 
-class Promises(Mirrors):
+class Promises(Shown):
     """Hold engines that announce their blocks to what was promised; see `View`.
 
     Attributes:
@@ -68,7 +68,7 @@ class Promises(Mirrors):
             self._over.append((until, ticket))
 
     def survey(self, names: Sequence[str], max_nodes: int, now: float) -> Survey:
-        """Begin a survey, without what ended requests held; see `Mirrors`."""
+        """Begin a survey, without what ended requests held; see `Shown`."""
         self._take_back(now)
         return super().survey(names, max_nodes, now)
 

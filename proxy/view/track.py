@@ -8,6 +8,7 @@ hash of the parent block, with the same function and the same roots that request
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from warmroute.adapters.kv_events.wire import (
     Batch,
@@ -23,9 +24,9 @@ from warmroute.policies.kv.blocks import hash_tokens, separate
 from warmroute.policies.kv.radix import PrefixIndex
 
 _FULL_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
-_MAX_ORPHANS = 65_536
-_MAX_ORPHAN_TOKENS = 1 << 19
-_MAX_REMOVED = 65_536
+_MAX_ORPHANS: Final = 65_536
+_MAX_ORPHAN_TOKENS: Final = 1 << 19
+_MAX_REMOVED: Final = 65_536
 
 Root = Callable[[str | None, str | None], int]
 
@@ -44,6 +45,7 @@ class Track:
     """
 
     __slots__ = (
+        "_clear",
         "_group",
         "_holders",
         "_index",
@@ -68,6 +70,7 @@ class Track:
         root: Root,
         on_size: Callable[[int], None],
         on_removed: Callable[[], None],
+        clear: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         """Make an empty one.
 
@@ -77,12 +80,15 @@ class Track:
             root: Returns the root hash for a LoRA name and a cache salt.
             on_size: Called with the tokens a block, once they are known.
             on_removed: Called when blocks were announced to be gone.
+            clear: Drops all that the tiers have, and returns their numbers from then
+                on; left out, they are emptied one by one.
         """
         self._index = index
         self._holders = holders
         self._root = root
         self._on_size = on_size
         self._on_removed = on_removed
+        self._clear = clear or self._empty
         self._group: int | None = None
         self._waiting: dict[int, list[tuple[int, Stored]]] = {}
         self._orphan_keys: Counter[int] = Counter()
@@ -102,7 +108,7 @@ class Track:
         self.num_skipped += batch.num_skipped
         for event in batch.events:
             self._apply(event, stamp)
-        if any(isinstance(event, Removed | Cleared) for event in batch.events):
+        if any(not isinstance(event, Stored) for event in batch.events):
             self._on_removed()
 
     def was_removed(self, block_hash: int, since: float) -> bool:
@@ -113,8 +119,7 @@ class Track:
         """Forget every block: the engine has, or may have."""
         self._wiped_at = stamp
         self._removed_at.clear()
-        for holder in self._holders.values():
-            self._index.remove_holder(holder)
+        self._holders = self._clear()
         self._waiting.clear()
         self._orphan_keys.clear()
         self._late.clear()
@@ -122,13 +127,18 @@ class Track:
         # Who comes back may have other ones.
         self.block_size = self._group = None
 
+    def _empty(self) -> Mapping[str, int]:
+        for holder in self._holders.values():
+            self._index.remove_holder(holder)
+        return self._holders
+
     def _apply(self, event: Event, stamp: float) -> None:
         if isinstance(event, Stored):
             self.num_events["stored"] += 1
             self._stored(event, stamp)
         elif isinstance(event, Removed):
             self.num_events["removed"] += 1
-            if event.group_idx is None or event.group_idx == self._group:
+            if event.group_idx in (None, self._group) or self._group is None:
                 self._removed(event, stamp)
         elif isinstance(event, Cleared):
             self.num_events["cleared"] += 1
@@ -147,13 +157,16 @@ class Track:
         """Tell whether an event is of the group and block size that count.
 
         The first group of full attention does. All such groups hold the same
-        tokens; an engine may split layers into several.
+        tokens; an engine may split layers into several. An event that names no group
+        is of all of them: older engines know none, nor do some offloading tiers.
         """
         if self.block_size is None:
             self.block_size = event.block_size
-            self._group = event.group_idx
             self._on_size(event.block_size)
-        return event.block_size == self.block_size and event.group_idx == self._group
+        if self._group is None:
+            self._group = event.group_idx
+        is_ours = event.group_idx in (None, self._group)
+        return is_ours and event.block_size == self.block_size
 
     def _enter(self, holder: int, event: Stored, stamp: float) -> Sequence[int] | None:
         """Enter the blocks; returns their keys, None if they are orphans or bad."""

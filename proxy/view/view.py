@@ -27,7 +27,7 @@ from typing import Final
 from warmroute.policies.routing.base import Candidate
 from warmroute.proxy.prompt import Prompt
 from warmroute.proxy.view.lineup import Lineup
-from warmroute.proxy.view.lookup import Lookup
+from warmroute.proxy.view.lookup import Chain, Lookup
 from warmroute.proxy.view.mirror import Mirror
 from warmroute.proxy.view.promises import Promises
 from warmroute.proxy.view.ticket import Ticket
@@ -96,19 +96,14 @@ class View(Promises):
         ticket = Ticket(
             mirror, chains, lookup.matched[at], lookup.bytes_per_token, stamp
         )
-        index, holder, capacity = self._index, mirror.holder, mirror.capacity
+        index, holder = self._index, mirror.holder
         num_new = 0
         for chain in chains:
             hashes, tokens = chain.hashes, chain.tokens
             if lookup.version != index.version:
                 chain.path, chain.depth = index.path(hashes)
             path = chain.path
-            if ticket.is_promise:
-                ticket.announced += index.reach(mirror.gpu, path, chain.depth) * tokens
-            elif ticket.predicted_tokens and len(chains) == 1:
-                used = index.last_used(holder, path)
-                if used is not None and used not in mirror.in_flight:
-                    ticket.distance = capacity.volume - capacity.volume_at(used)
+            self._look_back(ticket, mirror, chain)
             num_held = index.insert(holder, hashes, tokens, stamp, path, chain.depth)
             if path:
                 chain.last = path[-1]
@@ -117,7 +112,7 @@ class View(Promises):
             ticket.held.append(num_held)
             num_new += (len(hashes) - num_held) * tokens
         if num_new and not ticket.is_promise:
-            capacity.insert(num_new, stamp)
+            mirror.capacity.insert(num_new, stamp)
         mirror.in_flight.add(stamp)
         return ticket
 
@@ -165,6 +160,17 @@ class View(Promises):
             capacity.exceed(self._index.tokens(mirror.holder))
         if capacity.limit != limit:
             self._bound(mirror)
+
+    def _look_back(self, ticket: Ticket, mirror: Mirror, chain: Chain) -> None:
+        """Note what is there of a chain that is about to be entered, and how old."""
+        if ticket.is_promise:
+            reach = self._index.reach(mirror.gpu, chain.path, chain.depth)
+            ticket.announced += reach * chain.tokens
+        elif ticket.predicted_tokens and len(ticket.chains) == 1:
+            capacity = mirror.capacity
+            used = self._index.last_used(mirror.holder, chain.path)
+            if used is not None and used not in mirror.in_flight:
+                ticket.distance = capacity.volume - capacity.volume_at(used)
 
     def _line_up(self, candidates: Sequence[Candidate]) -> Lineup:
         if len(self._lineups) >= _MAX_LINEUPS:

@@ -1,6 +1,6 @@
 """Time the embedded engine and vLLM for CPU over HTTP, by turns, on one machine.
 
-    python tests/bench/engine_pair.py [--repeats 7] [--dtype bfloat16] [--json]
+    python tests/bench/engine_pair.py [--repeats 7] [--dtype float32] [--json]
 
 Both serve SmolLM2-135M-Instruct out of the same folder, get the same prompts of fresh
 random token ids, and may use the same number of threads. A repeat asks one engine and
@@ -10,7 +10,9 @@ from sending a request to its first token. Medians, and the median of the ratios
 repeat, which noise of the machine hits least.
 
 vLLM is made ready by examples/01_two_vllm, in its cache, the first time. The embedded
-engine computes in float32 whatever --dtype says.
+engine computes in float32 whatever --dtype says. A step computes as many tokens as each
+engine's default allows: 512 for the embedded one, 2,048 for vLLM; --step-tokens gives
+both the same.
 """
 
 import argparse
@@ -61,6 +63,7 @@ class Settings:
     repeats: int
     threads: int
     dtype: str
+    step_tokens: int | None
 
 
 class Client:
@@ -131,6 +134,8 @@ async def running_vllm(
         f"--dtype={settings.dtype}" if part.startswith("--dtype=") else part
         for part in serve_command(options, port, "kv")
     ]
+    if settings.step_tokens is not None:
+        command.append(f"--max-num-batched-tokens={settings.step_tokens}")
     threads = {"OMP_NUM_THREADS": str(settings.threads)}
     child = Child("vllm", folder / "vllm.log", patience_s=300.0)
     try:
@@ -145,7 +150,9 @@ async def running_vllm(
 
 async def measure(settings: Settings) -> dict[str, dict[str, list[float]]]:
     model = str(ensure_smollm2(ensure_environment()))
-    ours = embedded.EngineOptions(TOKENS // 16, model, settings.threads)
+    ours = embedded.EngineOptions(
+        TOKENS // 16, model, settings.threads, settings.step_tokens
+    )
     async with AsyncExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="engine-pair-"))
         print(f"logs: {folder}", file=sys.stderr)
@@ -219,9 +226,12 @@ def main() -> None:
     parser.add_argument(
         "--dtype", default="bfloat16", choices=["bfloat16", "float32"], help="of vLLM"
     )
+    parser.add_argument("--step-tokens", type=int, help="of both (each one's default)")
     parser.add_argument("--json", action="store_true", help="print every value")
     given = parser.parse_args()
-    settings = Settings(given.prompt, given.repeats, given.threads, given.dtype)
+    settings = Settings(
+        given.prompt, given.repeats, given.threads, given.dtype, given.step_tokens
+    )
     figures = asyncio.run(measure(settings))
     if given.json:
         print(json.dumps(figures, indent=2))

@@ -22,6 +22,7 @@ from functools import partial
 import msgspec
 import zmq
 import zmq.asyncio
+from xxhash import xxh3_64_intdigest
 
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.socket import ask_again
@@ -33,6 +34,7 @@ from warmroute.proxy.prompt import Piece, Prompt
 from warmroute.proxy.view import View
 from warmroute.proxy.view.stream import Stream
 from warmroute.proxy.view.track import Track
+from warmroute.proxy.view.turns import Turns
 
 BLOCK, CHAIN, EVENTS = 16, 64, 10
 ROOT = 1
@@ -50,7 +52,7 @@ def payload(number: int) -> bytes:
             {
                 "type": "BlockStored",
                 "block_hashes": [
-                    (first + at) * 0x9E3779B97F4A7C15 % 2**64 for at in range(CHAIN)
+                    xxh3_64_intdigest(b"%d" % (first + at)) for at in range(CHAIN)
                 ],
                 "parent_block_hash": None,
                 "token_ids": tokens,
@@ -123,8 +125,9 @@ async def ingest(num_batches: int, rate: float, cap: int) -> None:
     context = zmq.Context()
     address = EventAddress(f"tcp://127.0.0.1:{port}")
     again = partial(ask_again, zmq.asyncio.Context.shadow(context))
-    stream = Stream("b0", address, track, again, None, view.stamp)
-    subscriptions = Subscriptions(context)
+    turns = Turns()
+    stream = Stream("b0", address, track, again, None, view.stamp, turns=turns)
+    subscriptions = Subscriptions(context, turns.hurry)
     subscriptions.add(address, stream.received, lambda: None, lambda: stream.is_full)
     tune_collector()
     await asyncio.sleep(0.5)

@@ -8,10 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from warmroute.adapters.kv_plugin.verbs import DeafControl
 from warmroute.adapters.sglang.plugin.desk import Desk
 from warmroute.adapters.sglang.plugin.entry import take_turn
 from warmroute.adapters.sglang.plugin.names import CONTROL
-from warmroute.adapters.vllm.plugin.core import DeafControl
 
 RUNS = 20
 TURNS = 20_000

@@ -39,6 +39,7 @@ class RawEngine:
     models: list[str] = field(default_factory=lambda: ["m"])
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
+    health_checks: int = 0
     port: int = 0
 
     def __post_init__(self) -> None:
@@ -104,6 +105,7 @@ class RawEngine:
         self.disconnected.set()
 
     def _answer_probe(self, path: str, writer: asyncio.StreamWriter) -> None:
+        self.health_checks += path == "/health"
         if not self.healthy:
             writer.write(b"HTTP/1.1 503 Bad\r\ncontent-length: 0\r\n\r\n")
         elif path == "/v1/models":

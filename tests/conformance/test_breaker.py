@@ -162,7 +162,8 @@ async def test_progress_on_streams_is_health(start_rig: StartRig) -> None:
     await client.send(post(chat(stream=True)))
     await client.reader.readuntil(b"\n\n")
     rig.engines[0].healthy = False
-    await asyncio.sleep(1.5)
+    enough = rig.engines[0].health_checks + 6
+    await rig.until(lambda: rig.engines[0].health_checks >= enough, "six bad probes")
     assert rig.app.fleet.backends["b0"].state == "up"
     go.set()
     await rig.released()

@@ -114,13 +114,10 @@ async def a_sglang(folder: Path) -> AsyncIterator[tuple[Recorded, Any]]:
     base = SGLangOptions(environment, ensure_tiny(environment), folder, _POOL_TOKENS)
     async with aiohttp.ClientSession() as http:
         options = sglang.with_plugin(base, folder / "site")
-        engine = sglang.PluginEngine(options, http)
-        with EventStream(engine.events):
-            try:
-                await engine.start()
+        one = sglang.PluginEngine(options, http)
+        with EventStream(one.events):
+            async with one as engine:
                 yield engine, engine.kv
-            finally:
-                await engine.stop()
 
 
 async def record(name: str) -> Path:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from engines.chat_templates import ALL
+from two_vllm.cache import cache_folder
 from two_vllm.engines import EngineOptions
-from two_vllm.environment import cache_folder
 from two_vllm.models import ensure_smollm2
 
 from warmroute.adapters.tokens.errors import ModelError

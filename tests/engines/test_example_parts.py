@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from two_vllm import cache as cache_module
 from two_vllm import environment
 from two_vllm.environment import ensure_environment, environment_folder
 
@@ -104,7 +105,7 @@ def test_every_turn_adds_to_the_history_and_airline_chats_have_an_answer() -> No
 def test_an_environment_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = FakeCommands()
     monkeypatch.setattr(environment, "run_logged", commands)
-    monkeypatch.setattr(environment, "mark_ready", _mark_with_folder)
+    monkeypatch.setattr(cache_module, "mark_ready", _mark_with_folder)
     first = ensure_environment()
     made = len(commands.lines)
     assert first == ensure_environment()
@@ -118,7 +119,7 @@ def test_a_half_made_environment_is_removed_and_made_anew(
     remains.parent.mkdir(parents=True)
     remains.touch()
     monkeypatch.setattr(environment, "run_logged", FakeCommands())
-    monkeypatch.setattr(environment, "mark_ready", _mark_with_folder)
+    monkeypatch.setattr(cache_module, "mark_ready", _mark_with_folder)
     ensure_environment()
     assert not remains.exists()
 
@@ -130,7 +131,7 @@ def test_a_failed_install_leaves_no_ready_environment(
     monkeypatch.setattr(environment, "run_logged", failing)
     with pytest.raises(DemoError, match=r"log is .*\n.*PIP_EXTRA_INDEX_URL"):
         ensure_environment()
-    assert not environment.is_ready(environment_folder())
+    assert not cache_module.is_ready(environment_folder())
 
 
 def test_a_full_disk_is_named_before_anything_is_made(

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -36,6 +37,7 @@ LONG_TOKENS = 6000
 SHORT_TURNS = 15
 KILL_AFTER = 4
 Outcomes = dict[str, Outcome]
+FrontBy = Callable[[str], AbstractAsyncContextManager[Front]]
 
 
 @pytest.fixture(scope="session")
@@ -59,15 +61,20 @@ async def outcomes(
     }
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def warmroute(
+@pytest.fixture
+def front_by(
     engines: Sequence[Engine],
     http: aiohttp.ClientSession,
     setup: Setup,
     tmp_path: Path,
-) -> AsyncIterator[Front]:
+) -> FrontBy:
     log = tmp_path / "warmroute.log"
-    async with running_front("expected_ttft", engines, log, http, setup) as running:
+    return lambda policy: running_front(policy, engines, log, http, setup)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def warmroute(front_by: FrontBy) -> AsyncIterator[Front]:
+    async with front_by("expected_ttft") as running:
         yield running
 
 
@@ -127,15 +134,9 @@ async def test_a_stream_has_the_structure_the_engine_gave_it(
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def in_turn(
-    engines: Sequence[Engine],
-    http: aiohttp.ClientSession,
-    setup: Setup,
-    tmp_path: Path,
-) -> AsyncIterator[Front]:
+async def in_turn(front_by: FrontBy) -> AsyncIterator[Front]:
     """Give each engine every other request, however warm the other one is."""
-    log = tmp_path / "warmroute.log"
-    async with running_front("round_robin", engines, log, http, setup) as running:
+    async with front_by("round_robin") as running:
         yield running
 
 

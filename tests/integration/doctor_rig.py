@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 from aiohttp import web
+from unit.fake_engine import FakeEngine
 
-from tests.unit.fake_engine import FakeEngine
 from warmroute.adapters.embedded.budget.rules import TokenRules
 from warmroute.adapters.embedded.engine.engine import Engine
 from warmroute.adapters.embedded.engine.options import EngineOptions

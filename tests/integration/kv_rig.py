@@ -10,8 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
+from unit.fake_clock import FakeClock
+from unit.kv_subscriber import Message, replay
 
-from tests.unit.kv_subscriber import Message, replay
 from warmroute.adapters.base import Endpoint
 from warmroute.adapters.embedded.budget.rules import TokenRules
 from warmroute.adapters.embedded.client import EmbeddedAdapter
@@ -42,22 +43,12 @@ FULL = 40
 Tokens = list[int]
 
 
-class Clock:
-    """Tell the time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Rig:
     """One engine with its HTTP server and its events."""
 
     def __init__(self, loaded: LoadedModel, folder: Path, **options: Any) -> None:
         settings = {"num_blocks": BLOCKS, "block_size": BLOCK, **options}
-        self.clock = Clock()
+        self.clock = FakeClock(1000.0)
         self.name = loaded.name
         self.replay = f"ipc://{folder}/replay"
         self.publisher = KVEventPublisher(f"ipc://{folder}/events", self.replay)

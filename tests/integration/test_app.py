@@ -13,7 +13,6 @@ from warmroute.policies.errors import ConfigError
 from warmroute.proxy.app import App
 from warmroute.proxy.config import ConfigSource, TLSConfig, load_config
 from warmroute.proxy.process import raise_file_limit, tune_collector
-from warmroute.proxy.stopping import Stopping
 
 CHAT = post(chat())
 
@@ -149,17 +148,6 @@ async def test_a_start_that_fails_leaves_no_listener(tmp_path: Path) -> None:
 
 def _tls(section: dict[str, str]) -> Any:
     return TLSConfig.model_construct(None, **section)
-
-
-async def test_stopping_knows_how_often_it_was_asked() -> None:
-    """Once is a drain, twice is a hurry."""
-    stopping = Stopping()
-    assert repr(stopping) == "<Stopping not asked>"
-    stopping.ask()
-    await stopping.asked()
-    assert repr(stopping) == "<Stopping asked>"
-    stopping.ask()
-    assert repr(stopping) == "<Stopping hurried>"
 
 
 def test_what_exists_is_left_to_no_collector() -> None:

@@ -9,9 +9,9 @@ import pytest
 from conformance.rig import Client, Rig, StartRig, answer_ok, post
 from unit.killer_traffic import Writer, chat, real_chats, time_of
 
+from warmroute.proxy import killer_watch as watch_module
 from warmroute.proxy.cli import main
 from warmroute.proxy.doctor.cache_killers import CacheKillers
-from warmroute.proxy.killers import watch as watch_module
 
 Capture = pytest.CaptureFixture[str]
 

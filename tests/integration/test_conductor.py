@@ -105,8 +105,9 @@ async def test_a_session_is_back_from_the_host_before_it_comes(fleet: Fleet) -> 
     assert (restored[0]["backend"], restored[0]["tokens"]) == (name, 160)
     assert (await fleet.send(tokens))["cached"] == 144
     actions = (await told(fleet))["actions"]
-    (outcome,) = {one["outcome"] for one in actions if one["kind"] == "restore"}
-    assert outcome.startswith("hit: 144 of 160")
+    # Others come back, too, and this one twice if its first blocks are seen late.
+    outcomes = [one["outcome"] for one in actions if one["hash"] == restored[0]["hash"]]
+    assert any(str(one).startswith("hit: 144 of 160") for one in outcomes), actions[:9]
 
 
 async def test_a_hot_prefix_is_copied_to_an_idle_engine(fleet: Fleet) -> None:

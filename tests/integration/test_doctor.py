@@ -14,8 +14,8 @@ from integration.doctor_rig import (
     statuses,
     tiny_engine,
 )
+from unit.token_files import tiny_files, write_files
 
-from tests.unit.token_files import tiny_files, write_files
 from warmroute.adapters.embedded.model.loading import LoadedModel, load_model
 from warmroute.proxy.demo.child import free_port
 from warmroute.proxy.doctor.examination import CHECKS

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from integration import kv_rig
 from integration.kv_rig import BLOCK, FULL, Rig, Start, fresh, resident
+from unit.kv_subscriber import Message
 
-from tests.unit.kv_subscriber import Message
 from warmroute.adapters.kv_control import Snapshot
 from warmroute.adapters.kv_requests import BlocksRequest, Request
 from warmroute.policies.kv.blocks import hash_tokens, root_hash

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Certificate
 from conformance.raw_engine import RawEngine, Script
 from conformance.rig import chat, post
 from integration import served
-from integration.certificates import Certificate
 from integration.scripts import HeldStream, answer_ok, read_rest, read_until
 from integration.served import Served, Stage
 

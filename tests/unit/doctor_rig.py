@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from unit.fake_engine import FakeEngine
 
-from tests.unit.fake_engine import FakeEngine
 from warmroute.adapters.base import (
     EventAddress,
     ModelCard,

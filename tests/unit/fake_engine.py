@@ -129,10 +129,14 @@ class FakeEngine:
         return (200, known[path]()) if path in known else (404, "")
 
     def _listing(self) -> str:
+        """List models as vLLM does: made just now, each time."""
+        number = self.calls["/v1/models"]
         cards = [
             {
                 "id": model,
                 "object": "model",
+                "created": 1_790_000_000 + number,
+                "permission": [{"id": f"modelperm-{number}"}],
                 "owned_by": self.owner,
                 "max_model_len": 4096,
                 "parent": self.parents.get(model),

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from unit.fake_clock import FakeClock
+from unit.fake_engine import FakeEngine
 
-from tests.unit.fake_engine import FakeEngine
 from warmroute.adapters.base import ModelCard
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy.config.backend import BackendConfig
@@ -17,22 +18,12 @@ from warmroute.proxy.fleet.backend import Backend
 NOWHERE = "http://127.0.0.1:1"
 
 
-class Clock:
-    """A fake clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Rig:
     """A fleet with a fake clock that tells when something happened to it."""
 
     def __init__(self, *entries: dict[str, Any], **health: Any) -> None:
         settings = {"interval_s": 0.02, "timeout_s": 5, **health}
-        self.clock = Clock()
+        self.clock = FakeClock(1000.0)
         self.load = FleetLoad()
         self.events: list[tuple[str, str]] = []
         configs = [BackendConfig.model_validate(entry) for entry in entries]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
+from unit.model_rig import CONFIG, halved_tensors, paired
 
-from tests.unit.model_rig import CONFIG, halved_tensors, paired
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.tiny import tiny_tokenizer
 

@@ -7,8 +7,8 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from unit.fake_engine import FakeEngine
 
-from tests.unit.fake_engine import FakeEngine
 from warmroute.adapters import endpoint as endpoint_module
 from warmroute.adapters.base import BackendRefused, Endpoint, EngineFacts, Health
 from warmroute.adapters.openai import OpenAIAdapter

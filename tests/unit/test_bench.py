@@ -154,4 +154,4 @@ class TestUsage:
         with pytest.raises(SystemExit) as ended:
             main(["bench", "--reps", text])
         assert ended.value.code == 2
-        assert "whole numbers from 1" in capsys.readouterr().err
+        assert "a whole number from 1 to 1000)" in capsys.readouterr().err

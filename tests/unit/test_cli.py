@@ -222,7 +222,7 @@ class TestDemo:
         ("flags", "complaint"),
         [
             (["--conversations", "99"], "--conversations must be at most 32"),
-            (["--users", "0"], "--users: must be at least 1, got 0"),
+            (["--users", "0"], "--users: '0' (allowed: a whole number from 1)"),
         ],
     )
     def test_bad_count_is_2(

@@ -1,27 +1,26 @@
 """The parts of the conductor around its decisions: budget, books, what it reads."""
 
 from array import array
+from types import SimpleNamespace
+from typing import cast
+
+from unit.fake_clock import FakeClock
 
 from warmroute.policies.conducting.item import Shared, Talk, Turn
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.proxy.conductor.action import MAX_ACTIONS, Actions
 from warmroute.proxy.conductor.allowance import Allowance
+from warmroute.proxy.conductor.conductor import Conductor
+from warmroute.proxy.conductor.exposition import ConductorExposition
 from warmroute.proxy.conductor.holdings import Holdings
 from warmroute.proxy.conductor.observing import turn_of
 from warmroute.proxy.conductor.tokens import MAX_TOKENS, PrefixTokens
+from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.prompt.prompt import Piece, Prompt
 from warmroute.proxy.view import View
 from warmroute.proxy.view.lookup import Lookup
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def turn(**changes: object) -> Turn:
@@ -42,7 +41,7 @@ def turn(**changes: object) -> Turn:
 
 class TestAllowance:
     def test_a_burst_and_then_the_rate(self) -> None:
-        clock = Clock()
+        clock = FakeClock()
         allowance = Allowance(60, clock)
         assert [allowance.take() for _ in range(12)].count(True) == 10
         clock.now += 3.0
@@ -50,7 +49,7 @@ class TestAllowance:
         assert allowance.num_refused == 4
 
     def test_a_lower_budget_holds_at_once(self) -> None:
-        clock = Clock()
+        clock = FakeClock()
         allowance = Allowance(600, clock)
         allowance.configure(6)
         assert [allowance.take() for _ in range(5)].count(True) == 1
@@ -103,7 +102,33 @@ class TestActions:
         assert given_up.outcome is None
         actions.expire(20.0)
         assert given_up.outcome == "not asked for since"
-        assert sum(actions.counts.values()) == 2
+        assert actions.counts == {("retain", "unused"): 1, ("demote", "unused"): 1}
+
+    def test_what_is_prolonged_is_judged_once_and_at_its_end(self) -> None:
+        actions = Actions(lambda: 7.0)
+        kept = actions.begin("retain", Talk(turn(), 0), "a", "r")
+        actions.expect(kept, 10.0)
+        actions.expect(kept, 20.0)
+        actions.expire(15.0)
+        assert kept.outcome is None
+        kept.judge(Talk(turn(), 0), turn(cached_tokens=160))
+        actions.expire(15.5)
+        actions.expect(kept, 30.0)
+        actions.expire(31.0)
+        assert actions.counts == {("retain", "hit"): 1}
+
+    def test_every_action_is_counted_once_however_many_wait(self) -> None:
+        actions = Actions(lambda: 7.0)
+        for at in range(MAX_ACTIONS + 5):
+            action = actions.begin("demote", Talk(turn(tail=at), 0), "a", "r")
+            actions.expect(action, 50.0)
+        assert actions.counts == {("demote", "unused"): 5}
+        actions.end(action, "failed", "failed: a: b instead")
+        actions.expire(50.0)
+        assert actions.counts == {
+            ("demote", "unused"): MAX_ACTIONS + 4,
+            ("demote", "failed"): 1,
+        }
 
     def test_the_newest_thousand_are_kept(self) -> None:
         actions = Actions(lambda: 7.0)
@@ -111,6 +136,37 @@ class TestActions:
             actions.begin("retain", Talk(turn(tail=at), 0), "a", "r")
         assert len(list(actions)) == MAX_ACTIONS
         assert next(iter(actions)).hash == f"{MAX_ACTIONS + 4:016x}"
+
+
+class TestExposition:
+    def test_what_it_did_is_told_with_labels_from_fixed_lists(self) -> None:
+        actions = Actions(lambda: 7.0)
+        action = actions.begin("replicate", Talk(turn(), 0), "a", "r")
+        actions.end(action, "copied", "copied: 160 tokens")
+        conductor = SimpleNamespace(
+            actions=actions,
+            num_copied_tokens=160,
+            num_failures=2,
+            retained_blocks={"a": 3, "gone": 9},
+        )
+        sizes = {
+            "a": SimpleNamespace(block_size=16),
+            "b": SimpleNamespace(block_size=None),
+        }
+        fleet = SimpleNamespace(backends=sizes)
+        shown = ConductorExposition(cast(Conductor, conductor), cast(Fleet, fleet))
+        told = [
+            (sample.name, *sample.labels.values(), sample.value)
+            for metric in shown.collect()
+            for sample in metric.samples
+        ]
+        assert told == [
+            ("warmroute_conductor_actions_total", "replicate", "copied", 1),
+            ("warmroute_conductor_copied_tokens_total", 160),
+            ("warmroute_conductor_failures_total", 2),
+            ("warmroute_conductor_retained_tokens", "a", 48),
+            ("warmroute_conductor_retained_tokens", "b", 0),
+        ]
 
 
 class TestTokens:

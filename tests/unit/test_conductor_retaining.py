@@ -4,8 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from unit.fake_clock import FakeClock
+from unit.fleet_rig import Rig
 
-from tests.unit.fleet_rig import Clock, Rig
 from warmroute.policies.conducting.item import Item, Talk, Turn, Wish
 from warmroute.policies.errors import BackendUnavailable, ClientError
 from warmroute.policies.kv.radix import PrefixIndex
@@ -65,7 +66,7 @@ class Led:
     def __init__(self, engines: FakeEngines, capacity: int) -> None:
         index, fleet = PrefixIndex(), Rig().fleet
         config = ConductorConfig(enabled=True, retained_share=0.25)
-        view, self.clock, self.engines = View(index), Clock(), engines
+        view, self.clock, self.engines = View(index), FakeClock(1000.0), engines
         self.conductor = Conductor(
             fleet, Controls(fleet), view, index, config, clock=self.clock
         )
@@ -134,7 +135,7 @@ class TestRetainer:
     ) -> None:
         """Nobody knows what came of a request without an answer."""
         engines = FakeEngines()
-        retainer = Retainer(engines, Clock())
+        retainer = Retainer(engines, FakeClock(1000.0))
         await retainer.retain("a", [1], 10.0)
         engines.error = error
         with pytest.raises(type(error)):
@@ -142,7 +143,7 @@ class TestRetainer:
         assert retainer.holdings.count("a") == num_noted
 
     async def test_a_refused_part_keeps_its_earlier_time(self) -> None:
-        engines, clock = FakeEngines(cap=2), Clock()
+        engines, clock = FakeEngines(cap=2), FakeClock(1000.0)
         retainer = Retainer(engines, clock)
         await retainer.retain("a", [1, 3], 10.0)
         assert await retainer.retain("a", [1, 2, 3], 60.0) == 1
@@ -152,7 +153,7 @@ class TestRetainer:
     async def test_what_is_under_way_is_let_go_of_too(self) -> None:
         """The engine has the request when the conductor is stopped."""
         engines = FakeEngines()
-        retainer = Retainer(engines, Clock())
+        retainer = Retainer(engines, FakeClock(1000.0))
         engines.may_answer.clear()
         task = asyncio.create_task(retainer.retain("a", [1, 2], 10.0))
         await engines.arrived.wait()

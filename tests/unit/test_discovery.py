@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from unit import test_adapters
+from unit.test_adapters import Ask
 
-from tests.unit import test_adapters
-from tests.unit.test_adapters import Ask
 from warmroute.adapters.base import CacheCounters, EventAddress
 from warmroute.adapters.embedded.client import EmbeddedAdapter
 from warmroute.adapters.openai import OpenAIAdapter

@@ -2,12 +2,14 @@
 
 import argparse
 import re
+import shlex
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 from warmroute.proxy.cli import build_parser
+from warmroute.proxy.commands.kv import VERBS
 
 ROOT = Path(__file__).parents[2]
 DOCS = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
@@ -28,15 +30,19 @@ PAGES = {
 }
 
 
-def _flags() -> set[tuple[str, str]]:
-    commands = next(
-        action
+def _commands() -> dict[str, argparse.ArgumentParser]:
+    choices: dict[str, argparse.ArgumentParser] = next(
+        action.choices
         for action in build_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
+    return choices
+
+
+def _flags() -> set[tuple[str, str]]:
     return {
         (name, flag)
-        for name, command in commands.choices.items()
+        for name, command in _commands().items()
         for action in command._actions
         for flag in action.option_strings
         if flag not in ("-h", "--help")
@@ -47,6 +53,36 @@ def _flags() -> set[tuple[str, str]]:
 def test_flag_is_documented(command: str, flag: str) -> None:
     """Every command-line flag stands in the page of its command."""
     assert f"`{flag}" in DOCS[PAGES.get(command, "operations.md")]
+
+
+def _examples() -> list[str]:
+    """Return the commands that help shows, without what a shell does with them."""
+    lines = [
+        re.split(" [|>] ", line.strip())[0]
+        for command in _commands().values()
+        for line in re.sub(r"\\\n\s*", "", command.epilog or "").splitlines()
+    ]
+    return [line for line in lines if line.startswith("warmroute ")]
+
+
+@pytest.mark.parametrize("example", _examples())
+def test_an_example_of_the_help_is_understood(example: str) -> None:
+    """Every command that a --help shows has flags and values that there are."""
+    words = shlex.split(example, comments=True)
+    assert build_parser().parse_args(words[1:]) is not None
+
+
+def test_every_command_shows_an_example() -> None:
+    shown = {example.split()[1] for example in _examples()}
+    assert shown == set(_commands())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb_is_documented(verb: str) -> None:
+    """Every verb of ``warmroute kv`` is in its help and in its page."""
+    page = DOCS["kv-control.md"]
+    assert any(f"{mark}{verb}" in page for mark in ("**", "`", "kv "))
+    assert verb in _commands()["kv"].format_help()
 
 
 def _headers() -> set[str]:

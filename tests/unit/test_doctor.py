@@ -4,9 +4,9 @@ import json
 
 import aiohttp
 import pytest
+from unit import doctor_rig
+from unit.doctor_rig import Admit, fake
 
-from tests.unit import doctor_rig
-from tests.unit.doctor_rig import Admit, fake
 from warmroute.adapters.base import (
     Endpoint,
 )
@@ -114,7 +114,7 @@ class TestReport:
         assert "secret" not in json.dumps(report)
 
     def test_every_check_is_documented_under_its_name(self) -> None:
-        from tests.unit.test_docs import DOCS
+        from unit.test_docs import DOCS
 
         for check in (*CHECKS, *FLEET_CHECKS):
             assert f"\n### {check.name}\n" in DOCS["doctor.md"]

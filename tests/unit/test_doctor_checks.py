@@ -8,9 +8,9 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
+from unit import doctor_rig
+from unit.doctor_rig import Admit, card, fake, heard, raw_server
 
-from tests.unit import doctor_rig
-from tests.unit.doctor_rig import Admit, card, fake, heard, raw_server
 from warmroute.adapters.base import (
     EventAddress,
 )

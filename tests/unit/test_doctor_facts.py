@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from unit import doctor_rig
+from unit.doctor_rig import Admit, card, heard
 
-from tests.unit import doctor_rig
-from tests.unit.doctor_rig import Admit, card, heard
 from warmroute.adapters.base import (
     CacheCounters,
     EngineFacts,

@@ -1,9 +1,6 @@
 """The engine's address, its end, and its command line."""
 
 import argparse
-import asyncio
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +13,6 @@ from aiohttp import web
 from warmroute.adapters.embedded import command
 from warmroute.adapters.embedded.command import EngineCommand
 from warmroute.adapters.embedded.server.listener import Listener
-from warmroute.adapters.embedded.server.stopping import Stopping
 from warmroute.policies.errors import ConfigError, WarmrouteError
 from warmroute.policies.eviction.registry import evictions
 
@@ -78,30 +74,6 @@ def test_an_address_of_another_machine_is_refused() -> None:
     """The error says what to change."""
     with pytest.raises(WarmrouteError, match="with --host"):
         Listener("192.0.2.1", 0)
-
-
-async def test_a_signal_asks_for_the_end() -> None:
-    """The first one drains, the second one hurries."""
-    stopping = Stopping()
-    drained = asyncio.Event()
-    assert repr(stopping) == "<Stopping not asked>"
-    with stopping.on_signals():
-        os.kill(os.getpid(), signal.SIGTERM)
-        async with asyncio.timeout(10):
-            await stopping.asked()
-        assert repr(stopping) == "<Stopping asked>"
-        os.kill(os.getpid(), signal.SIGINT)
-        async with asyncio.timeout(10):
-            await stopping.unless_hurried(drained.wait())
-    assert repr(stopping) == "<Stopping hurried>"
-
-
-async def test_an_unhurried_end_waits_for_the_drain() -> None:
-    """Nothing is cut short."""
-    drained = asyncio.Event()
-    asyncio.get_running_loop().call_soon(drained.set)
-    await Stopping().unless_hurried(drained.wait())
-    assert drained.is_set()
 
 
 def test_the_defaults_of_the_command() -> None:

@@ -7,29 +7,14 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.policy_rig import chosen, fleet
 
-from warmroute.policies.routing.base import Candidate, Cost, Costs, Policy, Query
+from warmroute.policies.routing.base import Candidate, Cost, Costs, Query
 from warmroute.policies.routing.expected_ttft import ExpectedTtft
 from warmroute.policies.routing.load import FleetLoad
 from warmroute.policies.routing.rates import SpeedClass
 
 QUERY = Query(1000, 100.0)
-
-
-def fleet(*requests: int) -> list[Candidate]:
-    """Make candidates a, b, c ... with so many requests each."""
-    return [
-        Candidate(chr(97 + i), requests=count, decodes=count)
-        for i, count in enumerate(requests)
-    ]
-
-
-def chosen(
-    policy: Policy, candidates: Sequence[Candidate], times: int, query: Query
-) -> Counter[str]:
-    return Counter(
-        candidates[policy.choose(query, candidates).index].name for _ in range(times)
-    )
 
 
 @st.composite

@@ -4,10 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from tests.unit import fleet_rig
-from tests.unit.fake_engine import FakeEngine
-from tests.unit.fleet_rig import Make, entry
+from unit import fleet_rig
+from unit.fake_engine import FakeEngine
+from unit.fleet_rig import Make, entry
 
 engine = fleet_rig.engine
 other = fleet_rig.other

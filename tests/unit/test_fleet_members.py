@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from unit import fleet_rig
+from unit.fleet_rig import Make, entry
 
-from tests.unit import fleet_rig
-from tests.unit.fleet_rig import Make, entry
 from warmroute.policies.errors import ConfigError
 from warmroute.proxy.config.backend import BackendConfig
 from warmroute.proxy.fleet.target import Target

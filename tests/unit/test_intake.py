@@ -79,12 +79,14 @@ def test_only_live_batches_tell_how_late_events_come(count: int) -> None:
     assert rig.intake.lag_s == 0.25
 
 
-def test_a_large_batch_is_entered_event_by_event() -> None:
+def test_a_large_batch_is_entered_some_events_at_a_time() -> None:
     events = [stored(at, 100, at - 1 or None) for at in range(1, 6001, 100)]
     rig = Rig()
-    rig.intake.add([packed(*events), packed(Removed([6000], "GPU"))])
-    assert rig.enter_all() > len(events)
-    assert rig.num_entered == len(events) + 1
+    large = packed(*events)
+    rig.intake.add([large, packed(Removed([6000], "GPU"))])
+    assert len(large) > 64 << 10
+    assert rig.enter_all() > len(large) // (16 << 10)
+    assert rig.num_entered < len(events)
     assert rig.matched(6000) == 5999
     rig.index.check_integrity()
 
@@ -121,13 +123,15 @@ def test_a_wipe_takes_what_waits_as_well() -> None:
     st.lists(st.integers(1, 5), max_size=8),
     st.sampled_from([None, 0, 7]),
     st.floats(0, 2e9),
+    st.sampled_from([0, 300, 1000]),
 )
 def test_the_pieces_of_a_batch_say_what_it_says(
-    counts: list[int], rank: int | None, time: float
+    counts: list[int], rank: int | None, time: float, most_bytes: int
 ) -> None:
     events = [stored(10 * at, count) for at, count in enumerate(counts)]
     payload = msgspec.msgpack.encode([time, events, rank])
-    pieces = [decode(one) for one in cut(payload)]
+    pieces = [decode(one) for one in cut(payload, most_bytes)]
+    assert all(len(one.events) == 1 for one in pieces) or most_bytes
     assert [event for one in pieces for event in one.events] == events
     assert {(one.timestamp, one.dp_rank) for one in pieces} <= {(time, rank)}
 
@@ -171,6 +175,44 @@ async def test_streams_take_turns_and_requests_run_in_between() -> None:
         await asyncio.sleep(0)
     text = " ".join(diary)
     assert text == "request a a a request b b a request a a"
+
+
+async def test_what_hurries_has_the_rest_of_a_turn_and_no_more() -> None:
+    """At once where the loop has time; a flood waits for requests as ever."""
+    diary = Diary()
+    turns = Turns(clock=lambda: diary.now)
+    turns.hurry()
+    for name, steps in (("a", 1), ("b", 1), ("c", 5)):
+        turns.ask(Digger(name, steps, diary))
+        turns.hurry()
+        diary.append("|")
+    turns.ask(Digger("d", 1, diary))
+    turns.hurry()
+    for _ in range(3):
+        diary.append("request")
+        await asyncio.sleep(0)
+    text = "a | b | c | request c c c request d c request"
+    assert " ".join(diary) == text
+    turns.ask(Digger("e", 1, diary))
+    turns.hurry()
+    assert diary[-1] == "e"
+
+
+async def test_work_that_asks_for_more_is_not_begun_within_itself() -> None:
+    diary = Diary()
+    turns = Turns(clock=lambda: diary.now)
+
+    class Asker(Digger):
+        def work(self, until: float) -> bool:
+            diary.append("begin")
+            turns.ask(Digger("other", 1, diary))
+            turns.hurry()
+            diary.append("end")
+            return False
+
+    turns.ask(Asker("asker", 1, diary))
+    turns.hurry()
+    assert list(diary) == ["begin", "end", "other"]
 
 
 async def test_who_leaves_does_no_more_work() -> None:

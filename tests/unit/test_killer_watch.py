@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from warmroute.policies.killers.detector import KillerDetector
-from warmroute.proxy.killers import watch as watch_module
-from warmroute.proxy.killers.watch import MAX_QUEUED, KillerWatch
+from warmroute.proxy import killer_watch as watch_module
+from warmroute.proxy.killer_watch import MAX_QUEUED, KillerWatch
 from warmroute.proxy.prompt.prompt import Piece, Prompt
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
+from unit.kv_subscriber import Subscriber, replay
 
-from tests.unit.kv_subscriber import Subscriber, replay
+from warmroute.adapters.embedded.server import kv_events
 from warmroute.adapters.embedded.server.kv_events import KVEventPublisher
 from warmroute.adapters.embedded.server.kv_sockets import (
     EndpointUnusable,
@@ -297,28 +298,59 @@ class TestPressure:
         assert [one.seq for one in replay(address("r"), 0)] == [7, 8, 9]
         publish.close()
 
-    def test_handing_over_never_waits_for_the_thread(
+    def test_handing_over_never_waits_for_a_replay(
         self, address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is stuck here, the pipe that wakes it is full, and nothing is lost."""
-        is_free = threading.Event()
-        send = KVSockets.publish
+        """The thread is stuck in one here, and what is published meanwhile arrives."""
+        is_stuck, is_free = threading.Event(), threading.Event()
+        send = KVSockets.send_replay
 
         def stuck(sockets: KVSockets, frames: Any) -> None:
+            is_stuck.set()
             is_free.wait()
             send(sockets, frames)
 
-        monkeypatch.setattr(KVSockets, "publish", stuck)
         publish = KVEventPublisher(address("e"), address("r"))
         publish.start()
-        for _ in range(80_000):
-            publish.publish([])
-        is_free.set()
+        with Subscriber(address("e")) as subscriber:
+            subscriber.join(publish)
+            before = publish.last_seq or 0
+            monkeypatch.setattr(KVSockets, "send_replay", stuck)
+            with zmq.Context.instance().socket(zmq.DEALER) as dealer:
+                dealer.setsockopt(zmq.LINGER, 0)
+                dealer.connect(address("r"))
+                dealer.send_multipart([b"", (0).to_bytes(8, "big")])
+                assert is_stuck.wait(10)
+                for block in range(80_000):
+                    last = publish.publish([removed(block)])
+                    if block % 1000 == 999:  # its own queue is bounded, too
+                        subscriber.until(last)
+                is_free.set()
         messages = replay(address("r"), 0)
-        assert [one.seq for one in messages] == list(range(70_000, 80_000))
+        assert [one.seq for one in messages] == list(range(last - 9_999, last + 1))
+        assert last == before + 80_000
         publish.close()
 
-    def test_a_failure_of_the_thread_is_logged_and_never_reaches_the_engine(
+    def test_a_batch_is_on_its_way_when_the_hand_over_returns(
+        self, publisher: Publish, address: Callable[[str], str]
+    ) -> None:
+        """No thread has to wake for it: what follows, comes after it."""
+        sent = []
+
+        class Recorder(KVSockets):
+            __slots__ = ()
+
+            def publish(self, frames: Any) -> None:
+                sent.append((threading.current_thread(), frames[1]))
+                super().publish(frames)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kv_events, "KVSockets", Recorder)
+            publish = publisher()
+        seq = publish.publish([removed(1)])
+        assert sent == [(threading.current_thread(), seq.to_bytes(8, "big"))]
+
+    def test_a_failure_is_logged_once_and_never_reaches_the_engine(
         self,
         address: Callable[[str], str],
         monkeypatch: pytest.MonkeyPatch,
@@ -333,7 +365,8 @@ class TestPressure:
         for seq in range(3):
             assert publish.publish([]) == seq
         publish.close()
-        assert "kv_events_failed" in caplog.text
+        assert publish.num_dropped == 3
+        assert caplog.text.count("kv_events_failed") == 1
         assert "no more numbers" in caplog.text
 
 

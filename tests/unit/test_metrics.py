@@ -8,6 +8,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from warmroute.proxy.admin.state import IndexFacts, ReloadStatus
+from warmroute.proxy.conductor.exposition import ConductorExposition
 from warmroute.proxy.event_metrics import EventExposition
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision, Roster
@@ -184,6 +185,14 @@ def test_every_metric_is_documented_with_its_type_and_labels() -> None:
     families += records.collect()
     nothing: Any = SimpleNamespace(queue=None, shadow=None)
     families += PolicyExposition(nothing).collect()
+    idle: Any = SimpleNamespace(
+        actions=SimpleNamespace(counts={}),
+        num_copied_tokens=0,
+        num_failures=0,
+        retained_blocks={},
+    )
+    nobody: Any = SimpleNamespace(backends={})
+    families += ConductorExposition(idle, nobody).collect()
     for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = getattr(family, "_labelnames", ())

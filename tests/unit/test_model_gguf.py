@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
-
-from tests.unit.model_files import write_gguf
-from tests.unit.model_rig import (
+from unit.model_files import write_gguf
+from unit.model_rig import (
     CONFIG,
     NaiveLlama,
     Part,
@@ -19,6 +18,7 @@ from tests.unit.model_rig import (
     one_run,
     run,
 )
+
 from warmroute.adapters.embedded.model.loading import load_model
 from warmroute.adapters.tokens.errors import ModelError
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tests.unit.model_rig import (
+from unit.model_rig import (
     BLOCK,
     CONFIG,
     NaiveLlama,
@@ -22,6 +21,7 @@ from tests.unit.model_rig import (
     run,
     scattered_table,
 )
+
 from warmroute.adapters.embedded.model import attention, reach
 from warmroute.adapters.embedded.model.arrays import F32, I32
 from warmroute.adapters.embedded.model.kv_store import KVStore

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.unit.model_files import TEMPLATE, write_gguf, write_safetensors
-from tests.unit.model_rig import (
+from unit.model_files import TEMPLATE, write_gguf, write_safetensors
+from unit.model_rig import (
     CONFIG,
     NaiveLlama,
     Part,
@@ -18,6 +17,7 @@ from tests.unit.model_rig import (
     one_run,
     run,
 )
+
 from warmroute.adapters.embedded.model import loading
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.loading import LoadedModel, load_model

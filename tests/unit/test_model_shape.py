@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from tests.unit.model_rig import (
+from unit.model_rig import (
     BLOCK,
     CONFIG,
     NaiveLlama,
@@ -17,6 +16,7 @@ from tests.unit.model_rig import (
     one_run,
     run,
 )
+
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.rope import read_divisors
 from warmroute.adapters.tokens.errors import ModelError

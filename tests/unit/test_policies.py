@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
+from unit.policy_rig import BUILT_IN, chosen, fleet
 
 from warmroute.policies.routing.base import Candidate, Choice, Policy, Query, build
 from warmroute.policies.routing.least_requests import LeastRequests
@@ -14,37 +15,6 @@ from warmroute.policies.routing.round_robin import RoundRobin
 from warmroute.policies.routing.session import Session
 
 QUERY = Query(1000, 100.0)
-
-BUILT_IN = (
-    "cache_threshold",
-    "expected_ttft",
-    "explore_exploit",
-    "least_requests",
-    "least_tokens",
-    "overlap_cost",
-    "power_of_two",
-    "prefix_hash",
-    "random",
-    "round_robin",
-    "session",
-    "weighted_scores",
-)
-
-
-def fleet(*requests: int) -> list[Candidate]:
-    """Make candidates a, b, c ... with so many requests each."""
-    return [
-        Candidate(chr(97 + i), requests=count, decodes=count)
-        for i, count in enumerate(requests)
-    ]
-
-
-def chosen(
-    policy: Policy, candidates: Sequence[Candidate], times: int, query: Query
-) -> Counter[str]:
-    return Counter(
-        candidates[policy.choose(query, candidates).index].name for _ in range(times)
-    )
 
 
 class TestLeastRequests:

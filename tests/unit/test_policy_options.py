@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from unit.policy_rig import BUILT_IN
 
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.registry import policies
@@ -19,21 +20,6 @@ from warmroute.policies.routing.base import (
     options,
 )
 from warmroute.policies.routing.expected_ttft import ExpectedTtft
-
-BUILT_IN = (
-    "cache_threshold",
-    "expected_ttft",
-    "explore_exploit",
-    "least_requests",
-    "least_tokens",
-    "overlap_cost",
-    "power_of_two",
-    "prefix_hash",
-    "random",
-    "round_robin",
-    "session",
-    "weighted_scores",
-)
 
 
 class TestBuiltIns:

@@ -347,3 +347,17 @@ CappedMachine.TestCase.settings = settings(
     max_examples=40, stateful_step_count=25, deadline=None
 )
 TestIndexUnderCap = CappedMachine.TestCase
+
+
+def test_making_room_leaves_what_was_just_inserted() -> None:
+    index = PrefixIndex(9_000)
+    mirror = index.add_holder("a")
+    sources = [index.add_holder(name, "host") for name in "ab"]
+    first, hashes = long_chain(0, 1), long_chain(1, 19)
+    for stamp in range(6):
+        index.insert(mirror, first, TOKENS, stamp)
+    for stamp, source in enumerate([sources[0], *sources], 6):
+        assert index.store(source, None, hashes, hashes, TOKENS, stamp)
+    index.insert(mirror, hashes, TOKENS, 9)
+    assert gpu(index, "a", hashes) > 0
+    assert index.num_bytes <= index.max_bytes

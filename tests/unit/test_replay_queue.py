@@ -13,10 +13,12 @@ from warmroute.proxy.replay.comparison import Comparison
 from warmroute.proxy.replay.fleets import build_policy
 from warmroute.proxy.replay.held_queues import HeldQueues
 from warmroute.proxy.replay.holding import Holding
+from warmroute.proxy.replay.intent import Intent
 from warmroute.proxy.replay.routed import RoutedFleet
+from warmroute.proxy.replay.served import Served
 from warmroute.proxy.replay.setting import Setting
 from warmroute.proxy.replay.tally import Tally
-from warmroute.proxy.replay.trace import Trace
+from warmroute.proxy.replay.trace import Trace, TraceRequest
 
 
 def mean_ttft(trace: Trace, where: Setting) -> float:
@@ -60,30 +62,65 @@ def test_what_is_held_for_an_engine_that_dies_goes_elsewhere() -> None:
     assert outcome.figures.backend_requests[1] > 60
 
 
-class FailsOnThird:
-    """Stands in for a policy with a fault."""
+class Turns:
+    """Stands in for a policy that does not see what is held, and counts."""
 
-    name = "fails_on_third"
+    name = "turns"
 
     def __init__(self) -> None:
         self.count = 0
 
     def choose(self, query: Query, candidates: Sequence[Candidate]) -> Choice:
         self.count += 1
-        if self.count == 3:
+        return Choice(self.count % len(candidates), "load")
+
+
+def play(server: RoutedFleet, trace: Trace) -> list[int]:
+    """Play *trace* in order of arrival; returns the requests of each engine."""
+    tally = Tally(len(server.candidates))
+    workload = OpenLoop(trace, 1.0, 0.0, None)  # type: ignore[arg-type]
+    HeldQueues(server, "arrival").play(workload, tally, lambda: None)
+    return list(tally.figures().backend_requests)
+
+
+def test_what_is_held_is_chosen_for_once() -> None:
+    """Asked again at the head of each line, it would send them from line to line."""
+    trace = trace_of(*(ask(float(at), 4000) for at in range(9)))
+    policy = Turns()
+    assert play(RoutedFleet(policy, setting(3), trace.block_size), trace) == [3, 3, 3]
+    assert policy.count == 9
+
+
+class FailsOnSecond(RoutedFleet):
+    """Stands in for a fleet with a fault."""
+
+    def send(self, request: TraceRequest, intent: Intent, now: float) -> Served:
+        if self.candidates[0].requests:
+            raise RuntimeError("second")
+        return super().send(request, intent, now)
+
+
+def test_what_fails_when_it_is_sent_fails_the_replay() -> None:
+    """The queue of the proxy would log it and go on, with one request fewer."""
+    trace = trace_of(ask(0.0, 4000, output=200), ask(1.0, 3000))
+    fleet = FailsOnSecond(Turns(), setting(), trace.block_size)
+    with pytest.raises(RuntimeError, match="second"):
+        play(fleet, trace)
+
+
+class FailsOnThird(Turns):
+    """Stands in for a policy with a fault."""
+
+    def choose(self, query: Query, candidates: Sequence[Candidate]) -> Choice:
+        if self.count == 2:
             raise RuntimeError("third")
-        return Choice(0, "load")
+        return super().choose(query, candidates)
 
 
 def test_a_policy_that_fails_fails_the_replay() -> None:
-    """The queue of the proxy would log it and go on, with one request fewer."""
-    trace = trace_of(ask(0.0, 4000), ask(1.0, 3000))
-    fleet = HeldQueues(
-        RoutedFleet(FailsOnThird(), setting(), trace.block_size), "arrival"
-    )
-    workload = OpenLoop(trace, 1.0, 0.0, None)  # type: ignore[arg-type]
+    trace = trace_of(ask(0.0, 4000), ask(1.0, 3000), ask(2.0, 3000))
     with pytest.raises(RuntimeError, match="third"):
-        fleet.play(workload, Tally(1), lambda: None)
+        play(RoutedFleet(FailsOnThird(), setting(), trace.block_size), trace)
 
 
 def test_objects_say_what_they_are() -> None:

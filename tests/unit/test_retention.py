@@ -3,22 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.fake_clock import FakeClock
 
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.kv.pool import BlockPool
 from warmroute.policies.kv.retention import Retention
 
 CHAINS = [[10, 11, 12], [20, 21], [30, 31, 32]]
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def cached(num_pages: int, *chains: list[int]) -> BlockPool:
@@ -43,7 +34,7 @@ class TestRetention:
     def test_a_retained_prefix_survives_where_another_goes(self):
         """Under pressure the one is there afterwards, and the other is not."""
         pool = cached(9, *CHAINS[:2])
-        retention = Retention(pool, clock=Clock())
+        retention = Retention(pool, clock=FakeClock())
 
         assert retention.retain(CHAINS[0], 60.0) == 3
         assert (surviving(pool, CHAINS[0]), surviving(pool, CHAINS[1])) == (3, 0)
@@ -51,7 +42,7 @@ class TestRetention:
 
     def test_it_ends_by_itself(self):
         """After its time a prefix is evicted like any other, though nobody asked."""
-        pool, clock = cached(9, *CHAINS[:2]), Clock()
+        pool, clock = cached(9, *CHAINS[:2]), FakeClock()
         retention = Retention(pool, clock=clock)
         retention.retain(CHAINS[0], 60.0)
         clock.now += 60.0
@@ -62,7 +53,7 @@ class TestRetention:
 
     def test_the_tail_of_what_expires_together_goes_first(self):
         """An expired chain is evicted from its end."""
-        pool, clock = cached(9, CHAINS[0]), Clock()
+        pool, clock = cached(9, CHAINS[0]), FakeClock()
         retention = Retention(pool, clock=clock)
         retention.retain(CHAINS[0], 60.0)
 
@@ -73,7 +64,7 @@ class TestRetention:
     def test_the_cap_cuts_the_tail(self):
         """No more than its share of the pool is retained, and of that the head."""
         pool = cached(9, *CHAINS[:2])
-        retention = Retention(pool, 0.5, clock=Clock())
+        retention = Retention(pool, 0.5, clock=FakeClock())
 
         assert retention.retain(CHAINS[0], 60.0) == 3
         assert retention.retain(CHAINS[1], 60.0) == 1
@@ -84,12 +75,12 @@ class TestRetention:
         """What lies behind a hole cannot be hit."""
         pool = cached(9, CHAINS[0])
 
-        retention = Retention(pool, clock=Clock())
+        retention = Retention(pool, clock=FakeClock())
         assert retention.retain([10, 99, 12], 60.0) == 1
 
     def test_the_later_deadline_counts(self):
         """Retaining again may prolong, and never shortens."""
-        pool, clock = cached(9, CHAINS[0]), Clock()
+        pool, clock = cached(9, CHAINS[0]), FakeClock()
         retention = Retention(pool, clock=clock)
         for ttl_s in (10.0, 60.0, 20.0):
             retention.retain(CHAINS[0], ttl_s)
@@ -101,7 +92,7 @@ class TestRetention:
     def test_releasing_ends_it_early(self):
         """Released blocks are ordinary ones, whatever their deadline was."""
         pool = cached(9, CHAINS[0])
-        retention = Retention(pool, clock=Clock())
+        retention = Retention(pool, clock=FakeClock())
         retention.retain(CHAINS[0], 60.0)
 
         assert retention.release([11, 12, 99]) == 2
@@ -110,7 +101,7 @@ class TestRetention:
     @pytest.mark.parametrize("ttl_s", [0.0, -1.0, float("nan")])
     def test_a_time_that_is_none_is_refused(self, ttl_s: float):
         """Nothing is retained for no time."""
-        retention = Retention(cached(9, CHAINS[0]), clock=Clock())
+        retention = Retention(cached(9, CHAINS[0]), clock=FakeClock())
         with pytest.raises(PolicyError, match="allowed: more than 0"):
             retention.retain(CHAINS[0], ttl_s)
 
@@ -118,7 +109,7 @@ class TestRetention:
     def test_a_share_that_is_none_is_refused(self, cap_share: float):
         """A share is between nothing and all."""
         with pytest.raises(PolicyError, match="allowed: 0 to 1"):
-            Retention(cached(9), cap_share, clock=Clock())
+            Retention(cached(9), cap_share, clock=FakeClock())
 
     @given(
         steps=st.lists(
@@ -132,7 +123,7 @@ class TestRetention:
     )
     def test_agrees_with_a_dict_of_deadlines(self, steps: list[tuple[str, int, int]]):
         """At any time exactly those blocks are held whose time has not come."""
-        pool, clock = cached(11, *CHAINS), Clock()
+        pool, clock = cached(11, *CHAINS), FakeClock()
         retention = Retention(pool, 0.4, clock=clock)
         model: dict[int, float] = {}
         for verb, number, amount in steps:

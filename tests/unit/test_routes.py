@@ -1,9 +1,9 @@
 """Who may serve what: health, breakers and models together."""
 
 import pytest
+from unit import fleet_rig
+from unit.fleet_rig import Make, Rig, entry
 
-from tests.unit import fleet_rig
-from tests.unit.fleet_rig import Make, Rig, entry
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.fleet.routes import MAX_CACHED
 

@@ -9,25 +9,22 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.fake_sglang_tree import PAGE, FakeCore, digest, fake_tree, keys_of
 
-from tests.unit.fake_sglang_tree import PAGE, FakeCore, digest, fake_tree, keys_of
 from warmroute.adapters.kv_control import VERBS
+from warmroute.adapters.kv_plugin.calls import CoreCalls
+from warmroute.adapters.kv_plugin.entry import is_wanted
+from warmroute.adapters.kv_plugin.verbs import DeafControl
 from warmroute.adapters.sglang.plugin import entry, names
 from warmroute.adapters.sglang.plugin.desk import Desk, TreeControl
 from warmroute.adapters.sglang.plugin.endpoint import DeafLink, DoorApp, SGLangEndpoint
-from warmroute.adapters.sglang.plugin.installation import (
-    retained_share,
-    retention_cap,
-    tree_fault,
-)
+from warmroute.adapters.sglang.plugin.installation import tree_fault
 from warmroute.adapters.sglang.plugin.link import SchedulerLink, SchedulerSocket
 from warmroute.adapters.sglang.plugin.pins import Pins
 from warmroute.adapters.sglang.plugin.publishing import Publishing
 from warmroute.adapters.sglang.plugin.ranking import Ranking
 from warmroute.adapters.sglang.plugin.verbs import Verbs
 from warmroute.adapters.sglang.plugin.versions import SUPPORTED, version_fault
-from warmroute.adapters.vllm.plugin.calls import CoreCalls
-from warmroute.adapters.vllm.plugin.core import DeafControl
 from warmroute.policies.errors import ClientError
 
 CHAIN = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -371,23 +368,6 @@ async def test_the_door_takes_its_own_paths_and_no_others() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("pages", "longest", "share", "cap"),
-    [(256, 2048, 0.5, 127), (256, 160, 0.5, 128), (256, 4096, 0.5, 0), (9, 16, 1, 7)],
-)
-def test_the_longest_request_keeps_room(
-    pages: int, longest: int, share: float, cap: int
-) -> None:
-    assert retention_cap(pages, 16, longest, share) == cap
-
-
-@pytest.mark.parametrize(
-    ("text", "share"), [("", 0.5), ("0.2", 0.2), ("2", 0.0), ("x", 0.0), ("nan", 0.0)]
-)
-def test_a_bad_share_is_none(text: str, share: float) -> None:
-    assert retained_share(text) == share
-
-
 def test_other_releases_and_trees_are_refused_in_words() -> None:
     assert version_fault(SUPPORTED[0]) is None
     assert version_fault(f"{SUPPORTED[0]}+cpu") is None
@@ -400,10 +380,10 @@ def test_nothing_happens_unless_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(names.PLUGINS_VARIABLE, "other, another")
-    assert not names.is_wanted()
+    assert not is_wanted(names.PLUGINS_VARIABLE)
     entry.register()
     monkeypatch.setenv(names.PLUGINS_VARIABLE, "other, warmroute")
-    assert names.is_wanted()
+    assert is_wanted(names.PLUGINS_VARIABLE)
 
 
 CHAINS = st.lists(st.integers(1, 3), min_size=1, max_size=5).map(

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 import zmq
+from unit import fleet_rig
+from unit.fleet_rig import Rig, entry
 
-from tests.unit import fleet_rig
-from tests.unit.fleet_rig import Rig, entry
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.proxy.router import Router

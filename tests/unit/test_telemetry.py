@@ -324,6 +324,7 @@ class TestBodies:
             (b'{"temperature": 0.5, "top_p": 1}', {"temperature": 0.5, "top_p": 1.0}),
             (b'{"sampling_params": {"top_p": 0.9}}', {"top_p": 0.9}),
             (b'{"temperature": true, "top_p": "x"}', {}),
+            (b'{"temperature": 1%b, "top_p": 1}' % (b"0" * 400), {"top_p": 1.0}),
             (b"{", {}),
             (b"[" * 100_000, {}),
         ],

@@ -297,8 +297,9 @@ class TestBuild:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             return real(name, globals, locals, fromlist, level)
 
-        module = "warmroute.proxy.telemetry.export"
-        monkeypatch.delitem(sys.modules, module, raising=False)
+        for name in ("export", "http_exporter", "grpc_exporter"):
+            module = f"warmroute.proxy.telemetry.{name}"
+            monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.setattr(builtins, "__import__", without_sdk)
         with pytest.raises(ConfigError, match=rf"install 'warmroute\[{extra}\]'"):
             build("http://c:4318", protocol=protocol)

@@ -174,6 +174,27 @@ class TestTrack:
         assert rig.matched((7,)) == rig.matched((8,)) == (1, 0)
         assert rig.track.num_skipped == 1
 
+    @pytest.mark.parametrize("groups", [(0, None), (None, 0)])
+    def test_an_event_without_a_group_is_of_every_group(
+        self, groups: tuple[int | None, int | None]
+    ) -> None:
+        """Tiers and releases that know no groups may speak beside one that does."""
+        rig = Rig()
+        first, second = groups
+        rig.apply(stored((1,), group_idx=first), stored((1, 2), 1, group_idx=second))
+        assert rig.matched((1, 2, 3)) == (2, 0)
+        rig.apply(stored((3,), group_idx=1))
+        assert rig.matched((3, 4)) == (0, 0)
+        gone = Removed([key_of((1, 2))], "GPU", second)
+        rig.apply(Removed([key_of((1,))], "GPU", 1), gone)
+        assert rig.matched((1, 2, 3)) == (1, 0)
+
+    def test_what_was_stored_without_a_group_is_removed_with_any(self) -> None:
+        rig = Rig()
+        rig.apply(stored((1, 2)))
+        rig.apply(Removed([key_of((1, 2))], "GPU", 3))
+        assert rig.matched((1, 2, 3)) == (1, 0)
+
     def test_only_the_first_full_attention_group_counts(self) -> None:
         rig = Rig()
         rig.apply(stored((1,), group_idx=0), stored((1,), group_idx=1))

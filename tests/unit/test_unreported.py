@@ -2,10 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from unit import fleet_rig
+from unit.fake_engine import FakeEngine
+from unit.fleet_rig import Make, entry
 
-from tests.unit import fleet_rig
-from tests.unit.fake_engine import FakeEngine
-from tests.unit.fleet_rig import Make, entry
 from warmroute.adapters.base import CacheCounters
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.proxy.counters import Counters

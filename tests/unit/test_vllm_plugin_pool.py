@@ -16,7 +16,7 @@ from unit.fake_vllm_pool import FakePool, FakeRequest, key
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.eviction import Evictor
 from warmroute.adapters.vllm.plugin.holds import PoolHolds
-from warmroute.adapters.vllm.plugin.installation import retention_cap, watched
+from warmroute.adapters.vllm.plugin.installation import watched
 from warmroute.adapters.vllm.plugin.ordering import Ordering
 from warmroute.adapters.vllm.plugin.policy_queue import PolicyQueue
 from warmroute.policies.eviction.lru import Lru
@@ -204,15 +204,6 @@ class TestRetain:
         for first in range(2, 9):
             rig.send(first)
         assert rig.send(1) == 0
-
-    @pytest.mark.parametrize(
-        ("share", "longest", "cap"),
-        [(0.5, 100, 50), (0.5, 1000, 37), (1.0, 3000, 0), (0.0, 1, 0), (1.0, 16, 99)],
-    )
-    def test_leaves_room_for_the_longest_request(
-        self, share: float, longest: int, cap: int
-    ) -> None:
-        assert retention_cap(FakePool(101, 16), 16, longest, share) == cap
 
 
 class TestOrdering:

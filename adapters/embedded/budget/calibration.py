@@ -57,8 +57,9 @@ def calibrate(model: Llama, sample: I32, partial: float) -> list[Speculation]:
         shift = np.zeros_like(inputs[0])
         if earlier is not None:
             shift = (inputs - earlier).mean(axis=0)
-        fused = model.weights.layers[at].qkv[: config.query_size]
-        weights = fused.reshape(config.num_heads, config.head_dim, -1)
+        fused = model.weights.layers[at].qkv[:, : config.query_size]
+        rows = np.ascontiguousarray(fused.T)
+        weights = rows.reshape(config.num_heads, config.head_dim, -1)
         pairs = choose_pairs(layer.queries, layer.keys, partial)
         speculations.append(Speculation(weights, pairs, shift))
         earlier = inputs

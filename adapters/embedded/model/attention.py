@@ -6,13 +6,12 @@ keys in front of its last row: no score is computed for more than a tile's width
 masked keys, and the scores of a tile stay in the processor's cache.
 """
 
-import threading
-
 import numpy as np
 
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.config import LlamaConfig
 from warmroute.adapters.embedded.model.reach import Section
+from warmroute.adapters.embedded.model.scratch import Scratch
 
 TILE_SCORES = 1 << 20
 """Scores of one tile, all heads together: 4 MiB."""
@@ -28,27 +27,17 @@ inside, and so do shares of a row that are worth adding to one of e^-40.
 """
 
 
-class _Scratch(threading.local):
-    """Room for the scores of a tile; engines may share a model, but not this."""
-
-    def __init__(self) -> None:
-        self.room: F32 = np.empty(TILE_SCORES, np.float32)
-
-
 class Attention:
-    """Softmax(Q K^T / sqrt(d)) V, with scratch memory that is used again.
-
-    For one thread at a time.
-    """
+    """Softmax(Q K^T / sqrt(d)) V."""
 
     __slots__ = ("_bias", "_group", "_heads", "_scale", "_scratch", "_width")
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, scratch: Scratch) -> None:
         self._heads = config.num_kv_heads
         self._group = config.group_size
         self._width = config.head_dim
         self._scale = np.float32(config.head_dim**-0.5)
-        self._scratch = _Scratch()
+        self._scratch = scratch
         self._bias: F32 = np.triu(
             np.full((MAX_TILE, MAX_TILE), -np.inf, np.float32), k=1
         )
@@ -113,7 +102,8 @@ class Attention:
         grouped = queries.reshape(count, self._heads, self._group, self._width)
         np.multiply(grouped.transpose(1, 2, 0, 3), self._scale, out=stacked)
         flat = stacked.reshape(self._heads, -1, self._width)
-        scores = self._room(self._group * count, visible)
+        rows = self._group * count
+        scores = self._scratch.take("scores", self._heads, rows, visible)
         start = 0
         for keys, _ in sections:
             stop = min(start + keys.shape[1], visible)
@@ -124,13 +114,6 @@ class Attention:
             newest = scores.reshape(self._heads, self._group, count, visible)
             newest[..., -count:] += self._bias[:count, :count]
         return scores
-
-    def _room(self, rows: int, visible: int) -> F32:
-        size = self._heads * rows * visible
-        scratch = self._scratch
-        if size > scratch.room.size:
-            scratch.room = np.empty(size, np.float32)
-        return scratch.room[:size].reshape(self._heads, rows, visible)
 
 
 def exponentiate(scores: F32) -> F32:

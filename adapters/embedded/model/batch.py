@@ -72,7 +72,7 @@ class Batch:
         slots: ``[T]``, where each token's keys and values go; ignored for sequences
             with an attention of their own.
         sequences: Whose rows they are; in order, without gaps.
-        sample_rows: Rows whose logits are wanted.
+        sample_rows: Rows whose logits are wanted, ascending.
     """
 
     __slots__ = ("positions", "sample_rows", "sequences", "slots", "token_ids")

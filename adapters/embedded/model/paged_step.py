@@ -1,7 +1,5 @@
 """The attention of one step over pages and over private memories."""
 
-import numpy as np
-
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.attention import Attention
 from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
@@ -57,22 +55,27 @@ class PagedStep:
     def __repr__(self) -> str:
         return f"<PagedStep of {self._batch!r}>"
 
-    def attend(self, layer: int, inputs: F32, heads: F32) -> F32:
-        """Store the new keys and values of *layer*, then attend.
+    def store(self, layer: int, heads: F32) -> None:
+        """Store the new keys and values of *layer*.
+
+        Args:
+            layer: Which layer.
+            heads: ``[T, heads + 2 * kv_heads, d]``: queries, keys, values.
+        """
+        pair, stored = self._store.pairs[layer], self._stored
+        new = heads[stored, self._config.num_heads :]
+        pair[:, self._batch.slots[stored]] = new.swapaxes(0, 1)
+
+    def attend(self, layer: int, inputs: F32, heads: F32, out: F32) -> None:
+        """Attend, once all that is in reach is stored.
 
         Args:
             layer: Which layer; called in their order.
             inputs: ``[T, hidden]``, the layer's attention input.
-            heads: ``[T, heads + 2 * kv_heads, d]``: queries, keys, values.
-
-        Returns:
-            ``[T, heads * d]``.
+            heads: As for `store`.
+            out: ``[T, heads, d]``, written.
         """
-        num_heads, pair = self._config.num_heads, self._store.pairs[layer]
-        queries, new = heads[:, :num_heads], heads[:, num_heads:]
-        stored = self._stored
-        pair[:, self._batch.slots[stored]] = new[stored].swapaxes(0, 1)
-        out: F32 = np.empty((len(heads), num_heads, heads.shape[2]), np.float32)
+        queries, pair = heads[:, : self._config.num_heads], self._store.pairs[layer]
         self._decoding.attend(queries, pair, out)
         for rows, reach in self._prefills:
             span = slice(rows.start, rows.start + rows.count)
@@ -83,7 +86,6 @@ class PagedStep:
             )
         for rows in self._private:
             self._attend_private(layer, rows, inputs, heads, out)
-        return out.reshape(len(heads), -1)
 
     def _attend_private(
         self, layer: int, rows: SequenceRows, inputs: F32, heads: F32, out: F32

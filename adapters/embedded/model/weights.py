@@ -1,8 +1,9 @@
 """The weights of a Llama-like model, fused for few and large products.
 
-Layouts are ``[outputs, inputs]``, so ``x @ w.T`` reads both along their rows. The
-gains of an RMSNorm are multiplied into the weights behind it: the norm itself then
-only divides. Q, K and V are one product, gate and up projection another.
+Layouts are ``[inputs, outputs]``: where there are several rows, BLAS copies a weight
+for its kernels first, and from this one it copies faster. The gains of an RMSNorm are
+multiplied into the weights behind it: the norm itself then only divides. Q, K and V are
+one product, gate and up projection another.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +24,11 @@ class LayerWeights:
     """One layer.
 
     Args:
-        qkv: ``[query_size + 2 * kv_size, hidden]``: Q heads, K heads, V heads; RoPE
+        qkv: ``[hidden, query_size + 2 * kv_size]``: Q heads, K heads, V heads; RoPE
             pairs are neighbours (see `rope`); the attention norm's gain is in it.
-        output: ``[hidden, query_size]``.
-        gate_up: ``[2 * intermediate, hidden]``, the MLP norm's gain in it.
-        down: ``[hidden, intermediate]``.
+        output: ``[query_size, hidden]``.
+        gate_up: ``[hidden, 2 * intermediate]``, the MLP norm's gain in it.
+        down: ``[intermediate, hidden]``.
     """
 
     qkv: F32
@@ -88,16 +89,16 @@ def _fuse_layer(tensors: Tensors, at: int) -> LayerWeights:
     gate_up = (tensors[f"{mlp}{each}_proj.weight"] for each in ("gate", "up"))
     return LayerWeights(
         _stacked(qkv, tensors[f"{layer}input_layernorm.weight"]),
-        _packed(tensors[f"{attention}o_proj.weight"]),
+        _packed(tensors[f"{attention}o_proj.weight"].T),
         _stacked(gate_up, tensors[f"{layer}post_attention_layernorm.weight"]),
-        _packed(tensors[f"{mlp}down_proj.weight"]),
+        _packed(tensors[f"{mlp}down_proj.weight"].T),
     )
 
 
 def _stacked(weights: Iterable[F32], gain: F32) -> F32:
     stacked = np.concatenate(list(weights))
     stacked *= gain
-    return stacked
+    return _packed(stacked.T)
 
 
 def _packed(weight: F32) -> F32:

@@ -10,12 +10,12 @@ from aiohttp import web
 from warmroute.adapters.embedded.engine.request import GenerationRequest
 from warmroute.adapters.embedded.engine.stream import Delta
 from warmroute.adapters.embedded.server.choice import Choice, fresh_choices
-from warmroute.adapters.embedded.server.errors import describe_error
 from warmroute.adapters.embedded.server.event_stream import EventStream
 from warmroute.adapters.embedded.server.facts import json_answer
 from warmroute.adapters.embedded.server.generation import Generation
 from warmroute.adapters.embedded.server.sampling import SamplingFields
 from warmroute.adapters.embedded.server.serving import Serving
+from warmroute.adapters.error_shape import describe_error
 from warmroute.policies.errors import ClientError, WarmrouteError
 
 

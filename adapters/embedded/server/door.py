@@ -1,8 +1,6 @@
 """Who may drive the engine's cache over HTTP."""
 
-import hmac
-import ipaddress
-
+from warmroute.adapters.caller import brings, is_address, is_loopback
 from warmroute.policies.errors import ClientError
 
 TOKEN_VARIABLE = "WARMROUTE_ENGINE_TOKEN"  # noqa: S105 - a name, no secret
@@ -27,7 +25,7 @@ class Door:
         self._token = token.encode() if token else None
         self.shut: str | None = None
         """Why nobody is admitted; None when somebody may be."""
-        if self._token is None and not is_local(host):
+        if self._token is None and not is_loopback(host):
             self.shut = (
                 f"the engine listens on {host}, beyond loopback, without a token; "
                 f"set {TOKEN_VARIABLE} in its environment"
@@ -51,7 +49,7 @@ class Door:
         if self.shut is not None:
             raise ClientError(403, "kv_control_off", f"KV control is off: {self.shut}")
         if self._token is not None:
-            self._check_token(self._token, authorization)
+            _check_token(self._token, authorization)
         elif not is_address(host):
             raise ClientError(
                 403,
@@ -67,37 +65,12 @@ class Door:
                 f"it with --json)",
             )
 
-    def _check_token(self, token: bytes, authorization: str) -> None:
-        scheme, _, given = authorization.partition(" ")
-        brought = given.strip().encode(errors="surrogateescape")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(brought, token):
-            raise ClientError(
-                401,
-                "engine_token_wrong",
-                f"KV control wants the engine's token; send the header "
-                f"'Authorization: Bearer ${TOKEN_VARIABLE}'",
-            )
 
-
-def is_local(host: str) -> bool:
-    """Return whether *host* is an address that only this machine reaches."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_address(host: str) -> bool:
-    """Return whether a Host header is localhost or an IP address, or empty."""
-    name = (
-        host.rpartition("]")[0].lstrip("[") if "]" in host else host.partition(":")[0]
-    )
-    if name.lower() in ("", "localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _check_token(token: bytes, authorization: str) -> None:
+    if not brings(authorization, token):
+        raise ClientError(
+            401,
+            "engine_token_wrong",
+            f"KV control wants the engine's token; send the header "
+            f"'Authorization: Bearer ${TOKEN_VARIABLE}'",
+        )

@@ -1,16 +1,6 @@
-"""Refusals of the engine's HTTP server, in OpenAI's error shape."""
-
-import msgspec
-from aiohttp import hdrs, web
+"""What the engine's HTTP server refuses in a body."""
 
 from warmroute.policies.errors import ClientError
-
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-    503: "service_unavailable",
-}
 
 
 class BadField(ClientError):
@@ -25,30 +15,3 @@ class BadField(ClientError):
     def __init__(self, param: str, message: str, code: str = "invalid_value") -> None:
         super().__init__(400, code, f"{param}: {message}")
         self.param = param
-
-
-def describe_error(error: ClientError) -> dict[str, object]:
-    """Return *error* as ``{"error": {message, type, param, code}}``."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    return {
-        "error": {
-            "message": error.message,
-            "type": _TYPES.get(error.status, kind),
-            "param": getattr(error, "param", None),
-            "code": error.code,
-        }
-    }
-
-
-def refuse(error: ClientError) -> web.Response:
-    """Return the answer that tells *error*."""
-    response = web.Response(
-        body=msgspec.json.encode(describe_error(error)),
-        status=error.status,
-        content_type="application/json",
-    )
-    if error.status == 401:
-        response.headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
-    if error.retry_after_s is not None:
-        response.headers[hdrs.RETRY_AFTER] = str(error.retry_after_s)
-    return response

@@ -5,10 +5,10 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from warmroute.adapters.embedded.server.body import MAX_BODY_BYTES
-from warmroute.adapters.embedded.server.errors import refuse
+from warmroute.adapters.refusal import refuse, refuse_http
 from warmroute.policies.errors import ClientError, WarmrouteError
 
 X_REQUEST_ID = "X-Request-Id"
@@ -16,7 +16,6 @@ REQUEST_ID = web.RequestKey("request_id", str)
 BEGUN = web.RequestKey("begun", bool)
 
 _GOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_CODES = {404: "path_not_found", 405: "method_not_allowed", 413: "body_too_large"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ async def fence(request: web.Request, handler: _Handler) -> web.StreamResponse:
     except ClientError as error:
         return refuse(error)
     except web.HTTPException as error:
-        return _refuse_http(error, request)
+        return refuse_http(error, request, MAX_BODY_BYTES)
     except WarmrouteError as error:
         return refuse(ClientError(500, "engine_failed", str(error)))
     except ConnectionError:  # the client left; nobody reads what we return
@@ -55,15 +54,3 @@ async def name_response(request: web.Request, response: web.StreamResponse) -> N
     request[BEGUN] = True
     if REQUEST_ID in request:
         response.headers[X_REQUEST_ID] = request[REQUEST_ID]
-
-
-def _refuse_http(error: web.HTTPException, request: web.Request) -> web.Response:
-    message = f"{request.method} {request.path[:200]}: {error.reason.lower()}"
-    if error.status == 413:
-        message += f" (allowed: {MAX_BODY_BYTES} bytes)"
-    response = refuse(
-        ClientError(error.status, _CODES.get(error.status, "bad_request"), message)
-    )
-    if hdrs.ALLOW in error.headers:
-        response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
-    return response

@@ -1,14 +1,14 @@
 """Publish KV events over ZeroMQ, as vLLM 0.32 does, with replay.
 
-Three parties meet here, and none waits for another. The compute thread hands over
-batches and goes on. The publisher's own thread encodes them, sends them, keeps the
-newest for replay, and answers replays. Subscribers read at their own pace.
+Three parties meet here, and none waits for another. The compute thread encodes its
+batches and gives them to ZeroMQ itself, so that the events of a step are on their way
+before its tokens are, whatever the other threads are doing. The publisher's own thread
+answers replays. Subscribers read at their own pace.
 
-What is lost when somebody falls behind always shows as a gap in the sequence, since
-numbers are given at the hand-over: a subscriber that lags by more than *hwm* batches
-misses those that follow until it catches up; if the publisher's thread lags by more
-than *max_pending*, the oldest batches waiting are dropped. The former can be replayed
-while they are among the newest *buffer_steps*; the latter only a snapshot heals.
+What is lost when somebody falls behind always shows as a gap in the sequence: a
+subscriber that lags by more than *hwm* batches misses those that follow until it
+catches up. It can have them replayed while they are among the newest *buffer_steps*;
+what is older only a snapshot heals.
 """
 
 import logging
@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 class KVEventPublisher:
     """Send batches of KV events to subscribers, and again to who missed some.
 
-    `start` takes the addresses, `publish` never blocks, and `close` sends what was
-    handed over before it returns.
+    `start` takes the addresses, `publish` never waits for a subscriber or a replay, and
+    `close` sends what was handed over before it returns.
 
     Args:
         endpoint: Address of the PUB socket; see `KVSockets`.
@@ -46,7 +46,7 @@ class KVEventPublisher:
         topic: First frame of each message.
         buffer_steps: Newest batches kept for replay.
         hwm: Batches queued for one slow subscriber.
-        max_pending: Batches queued for the publisher's thread.
+        max_pending: Batches kept that are handed over before the start.
         rank: Data-parallel rank, written into each batch.
         interface: What ``*`` stands for in an address.
         clock: Wall-clock time in seconds.
@@ -57,12 +57,15 @@ class KVEventPublisher:
         "_buffer",
         "_clock",
         "_context",
+        "_encode",
+        "_has_failed",
         "_interface",
-        "_is_closing",
+        "_lock",
         "_next_seq",
         "_num_dropped",
         "_pending",
         "_rank",
+        "_sockets",
         "_thread",
         "_topic",
         "_wake_reader",
@@ -94,11 +97,14 @@ class KVEventPublisher:
         self._interface = interface
         self._clock = clock
         self._context = context or zmq.Context.instance()
+        self._encode = msgspec.msgpack.Encoder().encode
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
         self._pending: deque[tuple[int, KVEventBatch]] = deque(maxlen=max_pending)
         self._next_seq = 0
         self._num_dropped = 0
-        self._is_closing = False
+        self._has_failed = False
+        self._lock = threading.Lock()
+        self._sockets: KVSockets | None = None
         self._thread: threading.Thread | None = None
         self._wake_reader = self._wake_writer = -1
 
@@ -116,7 +122,7 @@ class KVEventPublisher:
 
     @property
     def num_dropped(self) -> int:
-        """Batches that the publisher's thread was too slow for."""
+        """Batches that no subscriber was sent: too early, or ZeroMQ failed."""
         return self._num_dropped
 
     def source(self) -> dict[str, object]:
@@ -150,25 +156,30 @@ class KVEventPublisher:
             sockets.close(0)
             raise
         self._wake_reader, self._wake_writer = os.pipe()
-        os.set_blocking(self._wake_reader, False)
-        os.set_blocking(self._wake_writer, False)
+        with self._lock:
+            self._sockets = sockets
+            while self._pending:
+                self._send(*self._pending.popleft())
         self._thread = threading.Thread(
             target=self._run, args=(sockets,), name="kv-events", daemon=True
         )
         self._thread.start()
-        self._wake()  # for what was handed over before
 
     def publish(self, events: Sequence[KVEvent]) -> int:
-        """Hand over a batch, and return its sequence number; never blocks.
+        """Send a batch, and return its sequence number; raises nothing.
 
-        One thread at a time may call this. *events* must not change any more.
+        It is ZeroMQ's when this returns, which drops it for subscribers that lag. From
+        any thread, one after the other.
         """
-        batch = KVEventBatch(self._clock(), list(events), self._rank)
-        seq = self._next_seq
-        self._num_dropped += len(self._pending) == self._pending.maxlen
-        self._pending.append((seq, batch))
-        self._next_seq = seq + 1
-        self._wake()
+        with self._lock:
+            batch = KVEventBatch(self._clock(), list(events), self._rank)
+            seq = self._next_seq
+            self._next_seq = seq + 1
+            if self._sockets is None:
+                self._num_dropped += len(self._pending) == self._pending.maxlen
+                self._pending.append((seq, batch))
+            else:
+                self._send(seq, batch)
         return seq
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -178,8 +189,7 @@ class KVEventPublisher:
         """
         if self._thread is None:
             return
-        self._is_closing = True
-        self._wake()
+        os.write(self._wake_writer, b"\0")
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             logger.error("kv_events_close_timed_out endpoint=%s", self.endpoint)
@@ -188,12 +198,21 @@ class KVEventPublisher:
         os.close(self._wake_reader)
         os.close(self._wake_writer)
 
-    def _wake(self) -> None:
-        if self._thread is not None:
-            try:
-                os.write(self._wake_writer, b"\0")
-            except BlockingIOError:
-                return  # the pipe is full, so the thread wakes anyway
+    def _send(self, seq: int, batch: KVEventBatch) -> None:
+        """Send a batch and keep it; the lock is held, as a socket is no thread's."""
+        assert self._sockets is not None
+        payload = self._encode(batch)
+        self._buffer.append((seq, payload))
+        try:
+            number = seq.to_bytes(SEQ_BYTES, "big")
+            self._sockets.publish((self._topic, number, payload))
+        except Exception:  # it must never reach the engine
+            self._num_dropped += 1
+            if not self._has_failed:
+                logger.exception("kv_events_failed endpoint=%s", self.endpoint)
+            self._has_failed = True
+        else:
+            self._has_failed = False
 
     def _run(self, sockets: KVSockets) -> None:
         poller = zmq.Poller()
@@ -201,40 +220,24 @@ class KVEventPublisher:
         if sockets.replay is not None:
             poller.register(sockets.replay, zmq.POLLIN)
         try:
-            while not self._is_closing:
-                ready = dict(poller.poll())
-                self._drain_wakes()
-                # Before a replay, so that it holds all that was handed over.
-                self._send_pending(sockets)
+            while self._wake_reader not in (ready := dict(poller.poll())):
                 if sockets.replay in ready:
                     self._answer_replay(sockets)
-            self._send_pending(sockets)
         except Exception:
             logger.exception("kv_events_failed endpoint=%s", self.endpoint)
         finally:
-            sockets.close(LINGER_MS)
-
-    def _drain_wakes(self) -> None:
-        try:
-            while os.read(self._wake_reader, 4096):
-                pass
-        except BlockingIOError:
-            return
-
-    def _send_pending(self, sockets: KVSockets) -> None:
-        encode = msgspec.msgpack.Encoder().encode
-        while self._pending:
-            seq, batch = self._pending.popleft()
-            payload = encode(batch)
-            self._buffer.append((seq, payload))
-            sockets.publish((self._topic, seq.to_bytes(SEQ_BYTES, "big"), payload))
+            with self._lock:
+                self._sockets = None
+                sockets.close(LINGER_MS)
 
     def _answer_replay(self, sockets: KVSockets) -> None:
         asked = sockets.receive_replay()
         if asked is None:
             return
         client, start = asked
-        for seq, payload in self._buffer:
+        with self._lock:
+            kept = list(self._buffer)
+        for seq, payload in kept:
             if seq >= start:
                 number = seq.to_bytes(SEQ_BYTES, "big")
                 sockets.send_replay((client, b"", self._topic, number, payload))

@@ -31,8 +31,8 @@ def is_bound(endpoint: str) -> bool:
 class KVSockets:
     """Own a PUB socket and, for replay, a ROUTER.
 
-    Made on one thread, then used by another alone. The PUB socket binds what
-    `is_bound` says, and connects to other addresses; the ROUTER always binds.
+    Made on one thread; each socket is then used by one at a time. The PUB socket binds
+    what `is_bound` says, and connects to other addresses; the ROUTER always binds.
 
     Args:
         context: ZeroMQ context.

@@ -7,8 +7,6 @@ The payload is MessagePack: a batch is an array, its events are maps tagged by
 
 from msgspec import Struct
 
-MEDIUM_GPU = "GPU"
-MEDIUM_CPU = "CPU"
 SPEC_KIND = "full_attention"
 SEQ_BYTES = 8
 END_SEQ = (-1).to_bytes(SEQ_BYTES, "big", signed=True)

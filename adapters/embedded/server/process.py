@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from aiohttp import web
 
+from warmroute.adapters.caller import is_loopback
 from warmroute.adapters.embedded.budget.rules import TokenRules
 from warmroute.adapters.embedded.engine.engine import Engine
 from warmroute.adapters.embedded.engine.options import EngineOptions
@@ -17,14 +18,14 @@ from warmroute.adapters.embedded.model.loading import LoadedModel, load_model
 from warmroute.adapters.embedded.server.app import build_app
 from warmroute.adapters.embedded.server.block_names import BlockNames
 from warmroute.adapters.embedded.server.control import add_control_routes
-from warmroute.adapters.embedded.server.door import TOKEN_VARIABLE, Door, is_local
+from warmroute.adapters.embedded.server.door import TOKEN_VARIABLE, Door
 from warmroute.adapters.embedded.server.event_log import EventLog
 from warmroute.adapters.embedded.server.kv_events import KVEventPublisher
 from warmroute.adapters.embedded.server.kv_verbs import EngineKVControl
 from warmroute.adapters.embedded.server.listener import DRAIN_S, Listener
 from warmroute.adapters.embedded.server.metrics import RANK, EngineMetrics
 from warmroute.adapters.embedded.server.serving import Serving
-from warmroute.adapters.embedded.server.stopping import Stopping
+from warmroute.adapters.stopping import Stopping
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
@@ -180,6 +181,6 @@ def _token_bytes(loaded: LoadedModel) -> int:
 
 def _interface(host: str) -> str:
     """Return what ``*`` means: no more than who may ask the engine itself."""
-    if not is_local(host):
+    if not is_loopback(host):
         return "*"
     return "[::1]" if ":" in host else "127.0.0.1"

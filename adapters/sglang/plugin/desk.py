@@ -3,14 +3,12 @@
 import logging
 from typing import Any, cast
 
-from warmroute.adapters.kv_control import unsupported
+from warmroute.adapters.kv_plugin.jobs import Answer
+from warmroute.adapters.kv_plugin.verbs import Arguments, DeafControl, VerbCalls
 from warmroute.adapters.sglang.plugin.link import SchedulerSocket
 from warmroute.adapters.sglang.plugin.pins import Pins
 from warmroute.adapters.sglang.plugin.publishing import Publishing
-from warmroute.adapters.sglang.plugin.verbs import Arguments, Verbs
-from warmroute.adapters.vllm.plugin.core import DeafControl
-from warmroute.adapters.vllm.plugin.jobs import Answer, Jobs, refusal
-from warmroute.policies.errors import ClientError
+from warmroute.adapters.sglang.plugin.verbs import Verbs
 
 logger = logging.getLogger("sglang.warmroute")
 
@@ -24,16 +22,14 @@ class TreeControl:
         publishing: Publishes what a call changed before it is answered.
     """
 
-    __slots__ = ("_faults", "_jobs", "_pins", "_verbs")
+    __slots__ = ("_calls", "_pins")
 
     def __init__(self, verbs: Verbs, pins: Pins, publishing: Publishing) -> None:
-        self._verbs = verbs.all()
-        self._faults = verbs.faults
+        self._calls = VerbCalls(verbs, publishing.announce)
         self._pins = pins
-        self._jobs = Jobs(publishing.announce)
 
     def __repr__(self) -> str:
-        return f"<TreeControl {self._jobs!r}>"
+        return f"<TreeControl {self._calls!r}>"
 
     def expire(self) -> None:
         """Let go of what is due."""
@@ -44,23 +40,10 @@ class TreeControl:
 
         Parts that say nothing are not sent: they only let the engine step.
         """
-        answer = self._answer(ticket, verb, arguments)
+        answer = self._calls.answer(ticket, verb, arguments)
         if "parts" in answer:
             answer["parts"] = [*filter(None, cast(list[object], answer["parts"]))]
         return answer
-
-    def _answer(self, ticket: int, verb: str, arguments: Arguments) -> Answer:
-        if not verb:
-            return self._jobs.go_on(ticket)
-        fault = self._faults.get("restore" if verb == "restorable" else verb)
-        if fault is not None:
-            return refusal(unsupported(verb, fault))
-        generate = self._verbs.get(verb)
-        if generate is None:
-            return refusal(
-                ClientError(404, "kv_verb_unknown", f"no verb {verb[:40]!r}")
-            )
-        return self._jobs.begin(ticket, generate(arguments))
 
 
 class Desk:

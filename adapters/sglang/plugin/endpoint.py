@@ -9,14 +9,11 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, cast
 
 from warmroute.adapters.kv_control import unsupported
+from warmroute.adapters.kv_plugin.calls import EngineCalls
+from warmroute.adapters.kv_plugin.endpoint import PREFIX, DoorEndpoint, HttpRequest
+from warmroute.adapters.kv_plugin.verbs import DeafControl
+from warmroute.adapters.sglang.plugin.names import NO_RESTORE
 from warmroute.adapters.sglang.plugin.tokens import ServerTokens
-from warmroute.adapters.vllm.plugin.calls import CoreCalls, EngineCalls
-from warmroute.adapters.vllm.plugin.control import PluginKVControl
-from warmroute.adapters.vllm.plugin.core import DeafControl
-from warmroute.adapters.vllm.plugin.endpoint import HttpRequest, WarmrouteEndpoint
-from warmroute.adapters.vllm.plugin.timer import ExpiryTimer
-
-PREFIX = "/warmroute/kv/"
 
 Scope = MutableMapping[str, Any]
 Application = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -43,7 +40,7 @@ class DeafLink:
         return [self._control.call(ticket, verb, arguments)]
 
 
-class SGLangEndpoint(WarmrouteEndpoint):
+class SGLangEndpoint(DoorEndpoint):
     """Answer calls of KV control about the scheduler behind one server.
 
     Args:
@@ -52,17 +49,15 @@ class SGLangEndpoint(WarmrouteEndpoint):
 
     def __init__(self, link: EngineCalls) -> None:
         super().__init__()
-        self._calls = CoreCalls(link)
-        self._timer = ExpiryTimer(self._calls)
+        self._drive(link)
 
-    def _control(self, request: HttpRequest) -> PluginKVControl:
+    def _tokens(self, request: HttpRequest) -> ServerTokens:
         server: Any = importlib.import_module("sglang.srt.entrypoints.http_server")
         longest = server._global_state.tokenizer_manager.model_config.context_len
-        serving = request.app.state.openai_serving_tokenize
-        assert self._calls is not None
-        assert self._timer is not None
-        tokenize = ServerTokens(serving, longest).tokenize
-        return PluginKVControl(self._calls, self._timer, tokenize, _generate)
+        return ServerTokens(request.app.state.openai_serving_tokenize, longest)
+
+    async def _generate(self, tokens: Sequence[int], salt: str | None) -> None:
+        raise unsupported("restore", NO_RESTORE)
 
 
 class DoorApp:
@@ -77,7 +72,7 @@ class DoorApp:
 
     __slots__ = ("_endpoint", "_inner")
 
-    def __init__(self, inner: Application, endpoint: WarmrouteEndpoint) -> None:
+    def __init__(self, inner: Application, endpoint: DoorEndpoint) -> None:
         self._inner = inner
         self._endpoint = endpoint
 
@@ -94,7 +89,3 @@ class DoorApp:
         requests: Any = importlib.import_module("starlette.requests")
         response = await self._endpoint.answer(requests.Request(scope, receive))
         await response(scope, receive, send)
-
-
-async def _generate(tokens: Sequence[int], salt: str | None) -> None:
-    raise unsupported("restore", "SGLang loads from the host when a request needs it")

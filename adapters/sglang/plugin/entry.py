@@ -11,12 +11,17 @@ import multiprocessing
 import os
 from typing import Any
 
+from warmroute.adapters.kv_plugin.calls import EngineCalls
+from warmroute.adapters.kv_plugin.entry import register_if_wanted
 from warmroute.adapters.sglang.plugin.endpoint import DeafLink, DoorApp, SGLangEndpoint
 from warmroute.adapters.sglang.plugin.installation import install
 from warmroute.adapters.sglang.plugin.link import SchedulerLink, make_socket_folder
-from warmroute.adapters.sglang.plugin.names import CONTROL, SOCKET_VARIABLE, is_wanted
+from warmroute.adapters.sglang.plugin.names import (
+    CONTROL,
+    PLUGINS_VARIABLE,
+    SOCKET_VARIABLE,
+)
 from warmroute.adapters.sglang.plugin.versions import version_fault
-from warmroute.adapters.vllm.plugin.calls import EngineCalls
 
 logger = logging.getLogger("sglang.warmroute")
 
@@ -27,12 +32,7 @@ TURN = "sglang.srt.managers.scheduler.Scheduler.process_input_requests"
 
 def register() -> None:
     """Let the engine be driven; does nothing unless asked for by name."""
-    if not is_wanted():
-        return
-    try:
-        _register()
-    except Exception:
-        logger.exception("warmroute: the plugin is off")
+    register_if_wanted(PLUGINS_VARIABLE, _register, logger)
 
 
 def _register() -> None:

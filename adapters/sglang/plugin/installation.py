@@ -8,10 +8,12 @@ import os
 import time
 from typing import Any
 
+from warmroute.adapters.kv_plugin.share import retained_share, retention_cap
+from warmroute.adapters.kv_plugin.verbs import DeafControl
 from warmroute.adapters.sglang.plugin.desk import Desk, TreeControl
 from warmroute.adapters.sglang.plugin.names import (
     CORE_VARIABLE,
-    SHARE_VARIABLE,
+    NO_RESTORE,
     SOCKET_VARIABLE,
 )
 from warmroute.adapters.sglang.plugin.pins import Pins
@@ -20,17 +22,15 @@ from warmroute.adapters.sglang.plugin.ranking import Ranking
 from warmroute.adapters.sglang.plugin.tree import Tree
 from warmroute.adapters.sglang.plugin.verbs import Verbs
 from warmroute.adapters.sglang.plugin.versions import version_fault
-from warmroute.adapters.vllm.plugin.core import DeafControl
 
 logger = logging.getLogger("sglang.warmroute")
 
-DEFAULT_SHARE = 0.5
 UNSUPPORTED = "unsupported: "
 NO_HOST = (
     f"{UNSUPPORTED}there is no host tier; start SGLang with --enable-hierarchical-cache"
 )
 ALWAYS = {
-    "restore": f"{UNSUPPORTED}SGLang loads from the host when a request needs it",
+    "restore": f"{UNSUPPORTED}{NO_RESTORE}",
     "budget": f"{UNSUPPORTED}the plugin evicts no blocks inside a running sequence",
 }
 _SALTED = b"sglang-cache-salt-v1\0"
@@ -102,32 +102,6 @@ def tree_fault(cache: Any) -> str | None:
     return None
 
 
-def retention_cap(num_pages: int, page_size: int, longest: int, share: float) -> int:
-    """Return the most pages that may be retained.
-
-    However large the share, there stays room for the longest request that the engine
-    takes: one that never fits would wait until the last retention ends.
-    """
-    room = num_pages - -(-longest // page_size) - 1
-    return max(0, min(int(share * num_pages), room))
-
-
-def retained_share(text: str) -> float:
-    """Read the share that may be retained; a bad one is logged, and is none."""
-    try:
-        share = float(text) if text else DEFAULT_SHARE
-    except ValueError:
-        share = -1.0
-    if 0.0 <= share <= 1.0:
-        return share
-    logger.error(
-        "warmroute: %s=%r (allowed: 0 to 1); nothing can be retained",
-        SHARE_VARIABLE,
-        text[:40],
-    )
-    return 0.0
-
-
 def _made_or_deaf(scheduler: Any) -> TreeControl | DeafControl:
     try:
         fault = engine_fault(scheduler)
@@ -149,8 +123,9 @@ def _control(scheduler: Any) -> TreeControl:
 
     tree = Tree(cache, namespaced)
     num_pages = scheduler.max_total_num_tokens // tree.page_size
-    share = retained_share(os.environ.get(SHARE_VARIABLE, ""))
-    cap = retention_cap(num_pages, tree.page_size, scheduler.max_req_len, share)
+    # A request takes up one page more than its tokens fill.
+    longest = scheduler.max_req_len + tree.page_size
+    cap = retention_cap(num_pages, tree.page_size, longest, retained_share())
     pins = Pins(tree, cap, time.monotonic)
     publishing = _publishing(scheduler.kv_events_publisher)
     verbs = Verbs(

@@ -18,8 +18,8 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from warmroute.adapters.kv_plugin.jobs import Answer
 from warmroute.adapters.sglang.plugin.names import SOCKET_VARIABLE
-from warmroute.adapters.vllm.plugin.jobs import Answer
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 _MODE = stat.S_IRUSR | stat.S_IWUSR

@@ -1,14 +1,15 @@
 """The verbs of KV control, done to one SGLang scheduler between its steps.
 
-Each is a generator: what it yields is part of the answer, in plain types, and while
-it waits to be resumed the engine may step. So each takes the tree as it finds it.
+The engine may step between any two parts of an answer, so each verb takes the tree as
+it finds it.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from warmroute.adapters.kv_control import VERBS
+from warmroute.adapters.kv_plugin.jobs import Part
+from warmroute.adapters.kv_plugin.verbs import Arguments, EngineVerbs, named
 from warmroute.adapters.sglang.plugin.pins import Pins
 from warmroute.adapters.sglang.plugin.ports import Node
 from warmroute.adapters.sglang.plugin.publishing import Publishing
@@ -16,9 +17,6 @@ from warmroute.adapters.sglang.plugin.ranking import Ranking
 from warmroute.adapters.sglang.plugin.rows import Rows
 from warmroute.adapters.sglang.plugin.tree import Tree, full, num_trailing
 
-Part = dict[str, object]
-Arguments = dict[str, object]
-Verb = Callable[[Arguments], Iterator[Part]]
 HashPages = Callable[[Sequence[int], str | None, int], list[str]]
 Found = dict[int, tuple[Node, int]]
 
@@ -26,7 +24,7 @@ _HASHED = 64
 _DIGITS = 16
 
 
-class Verbs:
+class Verbs(EngineVerbs):
     """Perform the verbs on the cache of one scheduler.
 
     Args:
@@ -46,7 +44,6 @@ class Verbs:
         "_ranking",
         "_salted",
         "_tree",
-        "faults",
     )
 
     def __init__(
@@ -59,20 +56,16 @@ class Verbs:
         salted: Callable[[str], str],
         faults: Mapping[str, str],
     ) -> None:
+        super().__init__(faults)
         self._tree = tree
         self._pins = pins
         self._ranking = ranking
         self._publishing = publishing
         self._hash_pages = hash_pages
         self._salted = salted
-        self.faults = dict(faults)
 
     def __repr__(self) -> str:
         return f"<Verbs on {self._tree!r}>"
-
-    def capabilities(self, arguments: Arguments) -> Iterator[Part]:
-        """Say for each verb that it works here, or why not."""
-        yield {"verbs": dict.fromkeys(VERBS, True) | self.faults}
 
     def hashes(self, arguments: Arguments) -> Iterator[Part]:
         """Hash the full pages of a prompt, in slices."""
@@ -170,23 +163,6 @@ class Verbs:
         """Say when something retained is due next."""
         yield {"due_s": self._pins.due_s}
 
-    def all(self) -> dict[str, Verb]:
-        """Return what may be asked for, by name."""
-        verbs: Iterable[Verb] = (
-            self.capabilities,
-            self.hashes,
-            self.snapshot,
-            self.flush,
-            self.evict,
-            self.retain,
-            self.release,
-            self.demote,
-            self.offload,
-            self.policy,
-            self.expire,
-        )
-        return {verb.__name__: verb for verb in verbs}
-
     def _tails(self, keys: list[int]) -> Iterator[tuple[Node | None, int]]:
         """Yield nodes that end with named pages, deepest first, and how many."""
         found: Found = {}
@@ -230,11 +206,6 @@ class Verbs:
         if node is None or not self._tree.is_alive(node):
             return "absent"
         return "referenced" if full(node).lock_ref else "followed"
-
-
-def named(arguments: Arguments) -> list[int]:
-    """Return the keys that a call names."""
-    return cast(list[int], arguments["hashes"])
 
 
 def _deepest_first(found: Found, tree: Tree) -> list[Node]:

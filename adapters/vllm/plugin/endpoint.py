@@ -1,52 +1,21 @@
-"""The entry point ``vllm.endpoint_plugins``: ``/warmroute/kv/{verb}`` on vLLM's server.
-
-The same paths, bodies and answers that any engine offers to warmroute; see
-`warmroute.adapters.kv_control`.
-"""
+"""The entry point ``vllm.endpoint_plugins``: ``/warmroute/kv/{verb}`` on its server."""
 
 import importlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-import msgspec
-
-from warmroute.adapters.kv_control import (
-    VERBS,
-    Capabilities,
-    decode_request,
-    perform,
-    shape_of,
-)
-from warmroute.adapters.vllm.plugin.calls import CoreCalls
-from warmroute.adapters.vllm.plugin.control import PluginKVControl
-from warmroute.adapters.vllm.plugin.door import Door
-from warmroute.adapters.vllm.plugin.names import PLUGIN
-from warmroute.adapters.vllm.plugin.timer import ExpiryTimer
+from warmroute.adapters.kv_plugin.endpoint import PREFIX, DoorEndpoint, HttpRequest
+from warmroute.adapters.kv_plugin.names import PLUGIN
 from warmroute.adapters.vllm.plugin.tokens import ServerTokens
-from warmroute.policies.errors import ClientError
 
 logger = logging.getLogger("vllm.warmroute")
 
-PATH = "/warmroute/kv/{verb}"
-MAX_BODY_BYTES = 16 * 1024 * 1024
+PATH = f"{PREFIX}{{verb}}"
 
 
-class HttpRequest(Protocol):
-    """A request of vLLM's server (``starlette.requests.Request``)."""
-
-    method: str
-    headers: Mapping[str, str]
-    path_params: Mapping[str, str]
-    app: Any
-
-    def stream(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes."""
-        ...
-
-
-class WarmrouteEndpoint:
+class WarmrouteEndpoint(DoorEndpoint):
     """Offer KV control on vLLM's API server (``EndpointPlugin``).
 
     vLLM makes one a server, and only where it is named in ``VLLM_PLUGINS``.
@@ -56,13 +25,8 @@ class WarmrouteEndpoint:
     required_tasks: tuple[str, ...] | None = ("generate",)
 
     def __init__(self) -> None:
-        self._door = Door.of_environment()
+        super().__init__()
         self._client: Any = None
-        self._calls: CoreCalls | None = None
-        self._timer: ExpiryTimer | None = None
-
-    def __repr__(self) -> str:
-        return f"<WarmrouteEndpoint {self._door!r}>"
 
     def attach_router(self, app: Any) -> None:
         """Add the path; without a token it only says why it is shut."""
@@ -73,53 +37,13 @@ class WarmrouteEndpoint:
         """Learn which engine to drive."""
         if engine_client is not None:
             self._client = engine_client
-            self._calls = CoreCalls(engine_client.engine_core)
-            self._timer = ExpiryTimer(self._calls)
+            self._drive(engine_client.engine_core)
 
-    async def answer(self, request: HttpRequest) -> Any:
-        """Answer one call."""
-        try:
-            body = msgspec.json.encode(await self._answer(request))
-            return _response(body, 200, {})
-        except ClientError as error:
-            return refuse(error)
-        except Exception:
-            logger.exception("warmroute: a call of KV control failed")
-            return refuse(ClientError(500, "kv_failed", "the plugin failed; see log"))
-
-    async def _answer(self, request: HttpRequest) -> msgspec.Struct:
-        verb = request.path_params["verb"]
-        if verb == "capabilities" and self._door.shut is not None:
-            return Capabilities(verbs=dict.fromkeys(VERBS, self._door.shut))
-        self._door.check(
-            request.method,
-            request.headers.get("authorization", ""),
-            request.headers.get("content-type", ""),
-        )
-        if request.method != "POST" and not shape_of(verb).reads:
-            raise ClientError(
-                405,
-                "kv_verb_not_readable",
-                f"{verb} changes the cache (allowed: POST)",
-            )
-        body = b"" if request.method != "POST" else await read_body(request)
-        control = self._control(request)
-        return await perform(control, verb, decode_request(verb, body))
-
-    def _control(self, request: HttpRequest) -> PluginKVControl:
-        if self._calls is None or self._timer is None:
-            raise ClientError(
-                501,
-                "kv_verb_unsupported",
-                "unsupported: no engine is behind this server",
-            )
-        tokens = ServerTokens(
+    def _tokens(self, request: HttpRequest) -> ServerTokens:
+        return ServerTokens(
             request.app.state.serving_tokenization,
             request,
             self._client.model_config.max_model_len,
-        )
-        return PluginKVControl(
-            self._calls, self._timer, tokens.tokenize, self._generate
         )
 
     async def _generate(self, tokens: Sequence[int], salt: str | None) -> None:
@@ -132,41 +56,3 @@ class WarmrouteEndpoint:
         name = f"warmroute-restore-{secrets.token_hex(8)}"
         async for _ in self._client.generate(prompt, once, name):
             pass
-
-
-async def read_body(request: HttpRequest) -> bytes:
-    """Read a body of at most 16 MiB.
-
-    Raises:
-        ClientError: 413, it is longer.
-    """
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise ClientError(
-                413,
-                "body_too_large",
-                f"the body has more than {MAX_BODY_BYTES} bytes; name fewer blocks",
-            )
-    return bytes(body)
-
-
-def refuse(error: ClientError) -> Any:
-    """Return the answer that tells *error*, in OpenAI's shape."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    content = {
-        "error": {
-            "message": error.message,
-            "type": kind,
-            "param": None,
-            "code": error.code,
-        }
-    }
-    headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
-    return _response(msgspec.json.encode(content), error.status, headers)
-
-
-def _response(body: bytes, status: int, headers: dict[str, str]) -> Any:
-    kind = importlib.import_module("starlette.responses").Response
-    return kind(body, status, headers, "application/json")

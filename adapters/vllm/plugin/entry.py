@@ -3,8 +3,7 @@
 It changes three things: a scheduler that was made gets a control of its cache, and an
 ``EngineCore`` a method with which the door reaches that, and a worker three that do
 nothing until a budget is asked for. An option changes a fourth thing, the attention
-backend. Whatever goes wrong here is logged, and the engine
-runs on.
+backend. Whatever goes wrong here is logged, and the engine runs on.
 """
 
 import functools
@@ -12,22 +11,24 @@ import importlib
 import logging
 from typing import Any
 
+from warmroute.adapters.kv_plugin.entry import register_if_wanted
+from warmroute.adapters.kv_plugin.jobs import Answer
+from warmroute.adapters.kv_plugin.names import UTILITY
+from warmroute.adapters.kv_plugin.verbs import DeafControl
 from warmroute.adapters.vllm.plugin.attention.option import register_attention
 from warmroute.adapters.vllm.plugin.attention.worker import (
     attention_masses,
     watch_attention,
 )
-from warmroute.adapters.vllm.plugin.core import CoreControl, DeafControl
+from warmroute.adapters.vllm.plugin.core import CoreControl
 from warmroute.adapters.vllm.plugin.holes import open_holes
 from warmroute.adapters.vllm.plugin.installation import install
-from warmroute.adapters.vllm.plugin.jobs import Answer
 from warmroute.adapters.vllm.plugin.names import (
     CONTROL,
     HOLES,
     MASSES,
+    PLUGINS_VARIABLE,
     SCORES,
-    UTILITY,
-    is_wanted,
 )
 from warmroute.adapters.vllm.plugin.selftest import examine
 
@@ -39,12 +40,7 @@ _NO_CONTROL = DeafControl("unsupported: the engine's scheduler is not vLLM's own
 
 def register() -> None:
     """Let engines made from now on be driven; does nothing unless asked by name."""
-    if not is_wanted():
-        return
-    try:
-        _register()
-    except Exception:
-        logger.exception("warmroute: the plugin is off")
+    register_if_wanted(PLUGINS_VARIABLE, _register, logger)
 
 
 def _register() -> None:
@@ -73,8 +69,10 @@ def _register() -> None:
 def answer(core: Any, ticket: int, verb: str, arguments: dict[str, object]) -> Answer:
     """Answer a call of the door; a method of ``EngineCore``."""
     control = getattr(core.scheduler, CONTROL, _NO_CONTROL)
-    control.reach(core.model_executor)
-    return control.call(ticket, verb, arguments)
+    if isinstance(control, CoreControl):
+        control.reach(core.model_executor)
+    answered: Answer = control.call(ticket, verb, arguments)
+    return answered
 
 
 def controlled(scheduler: Any) -> CoreControl | DeafControl:

@@ -2,22 +2,22 @@
 
 import importlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from warmroute.adapters.kv_control import VERBS
+from warmroute.adapters.kv_plugin.share import retained_share, retention_cap
+from warmroute.adapters.kv_plugin.verbs import DeafControl
 from warmroute.adapters.vllm.plugin.budgets import Budgets, budgets_fault
 from warmroute.adapters.vllm.plugin.contents import Contents
-from warmroute.adapters.vllm.plugin.core import CoreControl, DeafControl
+from warmroute.adapters.vllm.plugin.core import CoreControl
 from warmroute.adapters.vllm.plugin.events import Announcer, CountedPublisher
 from warmroute.adapters.vllm.plugin.holds import PoolHolds
 from warmroute.adapters.vllm.plugin.host import host_tier
-from warmroute.adapters.vllm.plugin.names import SHARE_VARIABLE
 from warmroute.adapters.vllm.plugin.naming import BlockNaming, HashBlock
 from warmroute.adapters.vllm.plugin.ordering import Ordering
-from warmroute.adapters.vllm.plugin.ports import Batch, Block, Pool, Request, Scheduler
+from warmroute.adapters.vllm.plugin.ports import Batch, Block, Request, Scheduler
 from warmroute.adapters.vllm.plugin.restoring import Restoring
 from warmroute.adapters.vllm.plugin.verbs import Verbs
 from warmroute.policies.eviction.registry import evictions
@@ -25,7 +25,6 @@ from warmroute.policies.kv.retention import Retention
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_SHARE = 0.5
 _EXPIRED_AT_ONCE = 512
 
 
@@ -70,10 +69,13 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
     publisher = CountedPublisher(scheduler.kv_event_publisher)
     scheduler.kv_event_publisher = publisher
     announcer = Announcer(_event_sources(scheduler), publisher, _batch())
-    cap = retention_cap(pool, contents.block_size, _longest(scheduler), _share())
+    num_pages = pool.num_gpu_blocks - 1  # one is never given out
+    cap = retention_cap(
+        num_pages, contents.block_size, _longest(scheduler), retained_share()
+    )
     retention = Retention(
         PoolHolds(pool, contents),
-        min(1.0, (cap + 0.5) / (pool.num_gpu_blocks - 1)) if cap else 0.0,
+        min(1.0, (cap + 0.5) / num_pages) if cap else 0.0,
         clock=time.monotonic,
         at_most=_EXPIRED_AT_ONCE,
     )
@@ -135,16 +137,6 @@ def watched(cache: Callable[..., None], contents: Contents) -> Callable[..., Non
     return cache_full_blocks
 
 
-def retention_cap(pool: Pool, block_size: int, longest: int, share: float) -> int:
-    """Return the most blocks that may be retained.
-
-    However large the share, there stays room for the longest request that the engine
-    takes: one that never fits would wait until the last retention ends.
-    """
-    room = pool.num_gpu_blocks - 1 - -(-longest // block_size)
-    return max(0, min(int(share * (pool.num_gpu_blocks - 1)), room))
-
-
 def load_policies() -> None:
     """Import every eviction policy now: the disk has no place between two steps."""
     for name in evictions.names():
@@ -161,22 +153,6 @@ def _event_sources(scheduler: Scheduler) -> list[Callable[[], Iterable[object]]]
     if scheduler.connector is not None:
         sources.append(cast(Any, scheduler.connector).take_events)
     return sources
-
-
-def _share() -> float:
-    text = os.environ.get(SHARE_VARIABLE, "")
-    try:
-        share = float(text) if text else DEFAULT_SHARE
-    except ValueError:
-        share = -1.0
-    if 0.0 <= share <= 1.0:
-        return share
-    logger.error(
-        "warmroute: %s=%r (allowed: 0 to 1); nothing can be retained",
-        SHARE_VARIABLE,
-        text[:40],
-    )
-    return 0.0
 
 
 def _block_size(scheduler: Scheduler) -> int:

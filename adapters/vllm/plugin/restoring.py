@@ -6,6 +6,7 @@ restored by a request of one token whose prompt ends with them.
 
 from collections.abc import Iterator, Sequence
 
+from warmroute.adapters.kv_plugin.verbs import Chain
 from warmroute.adapters.vllm.plugin.contents import Content, Contents
 from warmroute.adapters.vllm.plugin.host import HostTier
 from warmroute.adapters.vllm.plugin.naming import BlockNaming
@@ -14,9 +15,6 @@ MAX_CHAINS = 64
 """Most prompts that one call makes; blocks of further chains stay where they are."""
 
 _SLICE = 512
-
-Chain = tuple[list[int], str | None, list[int]]
-"""Token ids of a prompt, its salt, and the keys of its blocks that come back."""
 
 
 class Restoring:

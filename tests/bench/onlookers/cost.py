@@ -22,7 +22,7 @@ from warmroute.proxy.config import ConfigSource
 from warmroute.proxy.config.records import RecordsConfig
 from warmroute.proxy.http.inbound import ClientConnection
 from warmroute.proxy.http.outbound import UpstreamConnection
-from warmroute.proxy.killers.watch import KillerWatch
+from warmroute.proxy.killer_watch import KillerWatch
 from warmroute.proxy.records.recorder import Recorder
 
 BACKENDS = 8

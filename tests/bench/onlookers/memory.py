@@ -18,7 +18,7 @@ from prometheus_client import generate_latest
 
 from warmroute.policies.routing.base import Costs
 from warmroute.proxy.admin.state import IndexFacts, ReloadStatus
-from warmroute.proxy.killers.watch import MAX_QUEUED, KillerWatch
+from warmroute.proxy.killer_watch import MAX_QUEUED, KillerWatch
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.metrics import Exposition, build_registry

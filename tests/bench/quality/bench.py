@@ -27,6 +27,7 @@ class Bench:
         items: Items of a task.
         share: Budget as a share of the text.
         methods: Those that are compared with the full cache.
+        minutes: How long a task of items may take.
     """
 
     forced: Forced
@@ -36,6 +37,7 @@ class Bench:
     items: int
     share: float
     methods: tuple[str, ...]
+    minutes: float
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of *text*, without special ones."""

@@ -1,5 +1,6 @@
 """Tasks in which the likeliest continuation of a context is chosen."""
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from bench import ALPHA, Bench, Ids, say
 from fetching import Fetches
 from forced import F32
 from methods import Setting
-from paired import difference
+from paired import difference, ratio
 
 BATCH = 8
 LEAST_BUDGET = 8
@@ -51,32 +52,52 @@ class Judgement:
     hits: float
 
 
+class _Run:
+    """What one method made of the items so far."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.judged: dict[int, Judgement] = {}
+        self.fetches = Fetches()
+
+    def judge(self, bench: Bench, items: Sequence[Item], batch: Sequence[int]) -> None:
+        chosen = [items[at] for at in batch]
+        found = _judge_batch(bench, chosen, self.method, self.fetches)
+        self.judged.update(zip(batch, found, strict=True))
+
+
 def compare(bench: Bench, items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Judge all items by each method, paired with the full cache."""
-    rows: list[dict[str, Any]] = []
-    full: list[Judgement] = []
-    compared = [each for each in METHODS if each in bench.methods]
-    for method in ("full", *compared):
-        started = time.monotonic()
-        fetches = Fetches()
-        judged = judge(bench, items, method, fetches)
-        full = full or judged
-        rows.append(_row(method, judged, full, fetches))
-        say(f"{method}: {len(items)} items, {time.monotonic() - started:.0f} s")
-    return rows
+    """Judge items by each method, paired with the full cache.
+
+    Batches come in random order, and each goes through all methods: when the time is
+    up, the items judged by then are a random part of all.
+    """
+    runs = [
+        _Run(each) for each in ("full", *METHODS) if each in ("full", *bench.methods)
+    ]
+    batches = _batches(items)
+    started = time.monotonic()
+    for count, batch in enumerate(batches, 1):
+        for run in runs:
+            run.judge(bench, items, batch)
+        seconds = time.monotonic() - started
+        say(f"{count} of {len(batches)} batches, {seconds:.0f} s")
+        if seconds >= 60 * bench.minutes:
+            break
+    judged = sorted(runs[0].judged)
+    full = [runs[0].judged[at] for at in judged]
+    return [
+        _row(run.method, [run.judged[at] for at in judged], full, run.fetches)
+        for run in runs
+    ]
 
 
-def judge(
-    bench: Bench, items: Sequence[Item], method: str, fetches: Fetches
-) -> list[Judgement]:
-    """Judge *items*, in their order, by one method."""
+def _batches(items: Sequence[Item]) -> list[list[int]]:
+    """Put items of about one length together, in random order."""
     order = sorted(range(len(items)), key=lambda at: len(items[at].context))
-    judged: dict[int, Judgement] = {}
-    for at in range(0, len(order), BATCH):
-        batch = order[at : at + BATCH]
-        found = _judge_batch(bench, [items[each] for each in batch], method, fetches)
-        judged.update(zip(batch, found, strict=True))
-    return [judged[at] for at in range(len(items))]
+    batches = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
+    random.Random(5).shuffle(batches)
+    return batches
 
 
 def _judge_batch(
@@ -138,6 +159,7 @@ def _row(
         "items": len(judged),
         "accuracy": round(float(right.mean()), 3),
         "to_full_95": difference(right, right_full),
+        "of_full_95": ratio(right, right_full),
         "tokens_right": round(float(np.mean([each.hits for each in judged])), 3),
         "log_likelihood": round(float(likelihood.mean()), 2),
         "log_likelihood_to_full_95": difference(likelihood, likelihood_full),

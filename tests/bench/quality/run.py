@@ -7,6 +7,7 @@ README.md says where the data come from and what the tasks are.
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -56,6 +57,7 @@ def prepare(arguments: argparse.Namespace) -> Bench:
         arguments.items,
         arguments.share,
         tuple(arguments.methods),
+        arguments.minutes,
     )
 
 
@@ -75,6 +77,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", help="GGUF file or folder; default: SmolLM2-135M")
     parser.add_argument("--sequences", type=int, default=4, help="texts a perplexity")
     parser.add_argument("--items", type=int, default=100, help="items a task")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="longest time a task of items"
+    )
     parser.add_argument("--share", type=float, default=0.2, help="budget of the tasks")
     parser.add_argument("--partial", type=float, default=0.5, help="share guessed with")
     parser.add_argument(

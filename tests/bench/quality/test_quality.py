@@ -54,3 +54,15 @@ def test_missing_data_are_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no wikitext2_valid.txt" in done.stderr
     assert "README.md" in done.stderr
+
+
+def test_it_stops_when_the_time_is_up(tmp_path: Path) -> None:
+    """Without any time a single batch of eight is judged."""
+    (tmp_path / "wikitext2_valid.txt").write_text("the quick brown fox " * 500)
+    line = json.dumps({"context": "one two three four", "continuation": "five"})
+    (tmp_path / "lambada_openai.jsonl").write_text(f"{line}\n" * 12)
+    figures = tmp_path / "figures.json"
+    asked = ["--model", "tiny", "--task", "lambada", "--items", "12", "--minutes", "0"]
+    done = run("--data", tmp_path, *asked, "--json", figures)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(row["items"] == 8 for row in json.loads(figures.read_text())["lambada"])

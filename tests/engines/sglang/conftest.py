@@ -46,9 +46,5 @@ async def sglang(
     sglang_options: SGLangOptions, sglang_http: aiohttp.ClientSession
 ) -> AsyncIterator[SGLangEngine]:
     """Return the one stock engine of the session."""
-    engine = SGLangEngine(sglang_options, sglang_http)
-    try:
-        await engine.start()
+    async with SGLangEngine(sglang_options, sglang_http) as engine:
         yield engine
-    finally:
-        await engine.stop()

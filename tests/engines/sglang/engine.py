@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
@@ -60,12 +60,17 @@ class SGLangEngine:
     def __repr__(self) -> str:
         return f"<SGLangEngine {self.url}>"
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         """Launch the process and wait until it serves."""
-        await self._child.start(self._command(), self._environ())
-        await self._child.ready(self._is_healthy)
+        try:
+            await self._child.start(self._command(), self._environ())
+            await self._child.ready(self._is_healthy)
+        except BaseException:
+            await self._child.stop()
+            raise
+        return self
 
-    async def stop(self) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         """End the process."""
         await self._child.stop()
 

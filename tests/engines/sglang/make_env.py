@@ -9,20 +9,13 @@ ones that are missing, so an empty stand-in serves.
 It is kept in ``$WARMROUTE_CACHE/sglang-0.5.23-py3.11`` as that of vLLM is.
 """
 
-import shutil
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "01_two_vllm"))
 
+from two_vllm.cache import ensure_made, python_folder
 from two_vllm.command import run_logged
-from two_vllm.environment import (
-    cache_folder,
-    is_ready,
-    locked,
-    make_folder,
-    mark_ready,
-)
 
 from warmroute.proxy.demo.progress import Step
 
@@ -93,12 +86,6 @@ _CHECK = (
 )
 
 
-def environment_folder() -> Path:
-    """Return where the environment is or will be."""
-    major, minor = sys.version_info[:2]
-    return cache_folder() / f"sglang-{SGLANG_VERSION}-py{major}.{minor}"
-
-
 def ensure_environment() -> Path:
     """Return the folder of a working environment, made when missing.
 
@@ -107,20 +94,10 @@ def ensure_environment() -> Path:
     Raises:
         DemoError: it could not be made; names the log.
     """
-    folder = environment_folder()
-    if is_ready(folder):
-        return folder
-    make_folder(folder.parent)
-    with locked(folder):
-        if not is_ready(folder):
-            _build(folder)
-    return folder
+    return ensure_made(python_folder(f"sglang-{SGLANG_VERSION}"), _build)
 
 
-def _build(folder: Path) -> None:
-    log = folder.with_name(f"{folder.name}.log")
-    log.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+def _build(folder: Path, log: Path) -> None:
     python = folder / "bin" / "python"
     pip = [python, "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]
     print(f"making {folder} (once, about 2 GB, log: {log})", file=sys.stderr)
@@ -134,7 +111,6 @@ def _build(folder: Path) -> None:
     with Step("  4/4 what a CPU needs put right, and a check") as step:
         _put_right(next((folder / "lib").glob("python*/site-packages")))
         run_logged([python, "-c", _CHECK], log, step)
-    mark_ready(folder)
 
 
 def _put_right(packages: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from engines.sglang.engine import SGLangEngine, SGLangOptions
+from engines.sglang.engine import PAGE, SGLangEngine, SGLangOptions
 from engines.vllm_plugin_rig import link_package
 
 from warmroute.adapters.base import Endpoint
@@ -16,6 +16,12 @@ from warmroute.adapters.kv_control import Snapshot
 from warmroute.adapters.kv_requests import SnapshotRequest
 
 TOKEN = "a token of the tests"
+LENGTH = 30 * PAGE + 1
+
+
+def prompt(seed: int, length: int = LENGTH) -> list[int]:
+    """Make up token ids, the same ones for the same seed."""
+    return [(seed * 97 + at * at * 13 + at * 5) % 250 + 3 for at in range(length)]
 
 
 def with_plugin(options: SGLangOptions, site: Path, **environ: str) -> SGLangOptions:

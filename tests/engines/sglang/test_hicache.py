@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from engines.sglang.engine import PAGE, SGLangOptions
-from engines.sglang.plugin_rig import PluginEngine, with_plugin
+from engines.sglang.plugin_rig import PluginEngine, prompt, with_plugin
 from engines.sglang.stream import EventStream
 
 from warmroute.adapters.sglang.client import SGLangAdapter
@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 SHIM = Path(__file__).with_name("hicache_shim.py")
-LENGTH = 30 * PAGE + 1
 FLAGS = (
     "--enable-hierarchical-cache",
     "--hicache-ratio=4",
@@ -28,10 +27,6 @@ FLAGS = (
     "--hicache-mem-layout=layer_first",
     "--hicache-write-policy=write_through",
 )
-
-
-def prompt(seed: int) -> list[int]:
-    return [(seed * 97 + at * at * 13 + at * 5) % 250 + 3 for at in range(LENGTH)]
 
 
 def add_shim(site: Path) -> None:
@@ -64,12 +59,8 @@ async def tiered(
         arguments=FLAGS,
         environ={**options.environ, "SGLANG_PLUGINS": "warmroute,hicache_shim"},
     )
-    engine = PluginEngine(options, sglang_http)
-    try:
-        await engine.start()
+    async with PluginEngine(options, sglang_http) as engine:
         yield engine
-    finally:
-        await engine.stop()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from engines.sglang.engine import PAGE, SGLangOptions
-from engines.sglang.plugin_rig import PluginEngine, with_plugin
+from engines.sglang.plugin_rig import LENGTH, PluginEngine, prompt, with_plugin
 from engines.sglang.stream import EventStream
 
 from warmroute.adapters.sglang.client import SGLangAdapter
@@ -20,14 +20,9 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(900),
 ]
-LENGTH = 30 * PAGE + 1
 MOST = 30 * PAGE
 FILL = 12
 """Prompts that together are longer than the pool of 4,096 tokens."""
-
-
-def prompt(seed: int, length: int = LENGTH) -> list[int]:
-    return [(seed * 97 + at * at * 13 + at * 5) % 250 + 3 for at in range(length)]
 
 
 class Prompts:
@@ -53,13 +48,10 @@ async def plugged(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[PluginEngine]:
     site = tmp_path_factory.mktemp("plugin") / "site"
-    engine = PluginEngine(with_plugin(sglang_options, site), sglang_http)
-    with EventStream(engine.events):  # or the publisher has nobody to connect to
-        try:
-            await engine.start()
+    one = PluginEngine(with_plugin(sglang_options, site), sglang_http)
+    with EventStream(one.events):  # or the publisher has nobody to connect to
+        async with one as engine:
             yield engine
-        finally:
-            await engine.stop()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -17,15 +17,22 @@ OURS = "warmroute.adapters.vllm.plugin.attention.backend.ScoredBackend"
 
 
 def register_attention() -> None:
-    """Register our backend, if the option asks for it and it is the known one."""
+    """Register our backend, if the option asks for it and it is the known one.
+
+    Never raises; what keeps it from that is logged.
+    """
     if not is_asked_for():
         return
-    fault = platform_fault(KNOWN)
+    try:
+        fault = platform_fault(KNOWN)
+        if fault is None:
+            registry = _registry()
+            registry.register_backend(registry.AttentionBackendEnum.CPU_ATTN, OURS)
+    except Exception as error:
+        logger.exception("warmroute: the attention backend stays the platform's")
+        fault = repr(error)
     if fault is not None:
         logger.warning("warmroute: attention is not looked at: %s", fault)
-        return
-    registry = _registry()
-    registry.register_backend(registry.AttentionBackendEnum.CPU_ATTN, OURS)
 
 
 def is_asked_for() -> bool:

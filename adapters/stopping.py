@@ -19,9 +19,14 @@ class Stopping:
         self._hurried = asyncio.Event()
 
     def __repr__(self) -> str:
-        if self._hurried.is_set():
+        if self.is_hurried:
             return "<Stopping hurried>"
         return f"<Stopping {'asked' if self._asked.is_set() else 'not asked'}>"
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the end was asked for twice."""
+        return self._hurried.is_set()
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:

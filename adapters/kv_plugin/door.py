@@ -1,9 +1,9 @@
-"""Who may drive a vLLM engine's cache over HTTP."""
+"""Who may drive an engine's cache over HTTP, where a plugin put the door."""
 
 import hmac
 import os
 
-from warmroute.adapters.vllm.plugin.names import TOKEN_VARIABLE
+from warmroute.adapters.kv_plugin.names import TOKEN_VARIABLE
 from warmroute.policies.errors import ClientError
 
 CLOSED = (

@@ -1,4 +1,4 @@
-"""KV control of a vLLM engine, as its API server offers it."""
+"""KV control of an engine with a plugin, as its API server offers it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,6 +20,9 @@ from warmroute.adapters.kv_control import (
     Snapshot,
     Tier,
 )
+from warmroute.adapters.kv_plugin.calls import CoreCalls, Part
+from warmroute.adapters.kv_plugin.timer import ExpiryTimer
+from warmroute.adapters.kv_plugin.verbs import Chain
 from warmroute.adapters.kv_requests import (
     BlocksRequest,
     BudgetRequest,
@@ -28,9 +31,6 @@ from warmroute.adapters.kv_requests import (
     RetainRequest,
     SnapshotRequest,
 )
-from warmroute.adapters.vllm.plugin.calls import CoreCalls, Part
-from warmroute.adapters.vllm.plugin.restoring import Chain
-from warmroute.adapters.vllm.plugin.timer import ExpiryTimer
 from warmroute.policies.errors import ClientError
 
 Tokenize = Callable[[BlocksRequest], Awaitable[Sequence[int]]]
@@ -38,7 +38,7 @@ Generate = Callable[[Sequence[int], str | None], Awaitable[None]]
 
 
 class PluginKVControl:
-    """Perform the verbs on one vLLM engine (`KVControl`).
+    """Perform the verbs on one engine (`KVControl`).
 
     Args:
         calls: Reach the engine.

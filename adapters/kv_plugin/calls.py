@@ -1,11 +1,11 @@
-"""Calls from vLLM's API server into its engine, a slice at a time."""
+"""Calls from an engine's API server into the engine, a slice at a time."""
 
 import asyncio
 import secrets
 from collections.abc import Mapping
 from typing import Protocol, cast
 
-from warmroute.adapters.vllm.plugin.names import UTILITY
+from warmroute.adapters.kv_plugin.names import UTILITY
 from warmroute.policies.errors import ClientError
 
 TIMEOUT_S = 30.0

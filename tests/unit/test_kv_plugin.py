@@ -1,27 +1,27 @@
-"""The door of the vLLM plugin, its calls and its timer, without an engine."""
+"""What the plugins of all engines share, without an engine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from warmroute.adapters.kv_control import VERBS, Capabilities
-from warmroute.adapters.kv_requests import Request
-from warmroute.adapters.vllm.plugin import endpoint as endpoint_module
-from warmroute.adapters.vllm.plugin.calls import CoreCalls
-from warmroute.adapters.vllm.plugin.control import PluginKVControl
-from warmroute.adapters.vllm.plugin.core import DeafControl
-from warmroute.adapters.vllm.plugin.door import Door
-from warmroute.adapters.vllm.plugin.endpoint import WarmrouteEndpoint, read_body
-from warmroute.adapters.vllm.plugin.entry import register
-from warmroute.adapters.vllm.plugin.jobs import MAX_OPEN, Jobs
-from warmroute.adapters.vllm.plugin.names import is_wanted
-from warmroute.adapters.vllm.plugin.timer import ExpiryTimer
-from warmroute.adapters.vllm.plugin.tokens import ServerTokens
-from warmroute.adapters.vllm.plugin.versions import version_fault
+from warmroute.adapters.kv_plugin import endpoint as endpoint_module
+from warmroute.adapters.kv_plugin.calls import CoreCalls
+from warmroute.adapters.kv_plugin.control import PluginKVControl
+from warmroute.adapters.kv_plugin.door import Door
+from warmroute.adapters.kv_plugin.endpoint import DoorEndpoint, HttpRequest, read_body
+from warmroute.adapters.kv_plugin.jobs import MAX_OPEN, Jobs
+from warmroute.adapters.kv_plugin.share import retained_share, retention_cap
+from warmroute.adapters.kv_plugin.timer import ExpiryTimer
+from warmroute.adapters.kv_plugin.tokens import PromptTokens
+from warmroute.adapters.kv_plugin.verbs import DeafControl, EngineVerbs, VerbCalls
+from warmroute.adapters.kv_requests import BlocksRequest, Request
 from warmroute.policies.errors import ClientError, PolicyError
 
 
@@ -77,7 +77,7 @@ class FakeHttp:
             "content-type": "application/json",
         }
         self.path_params = {"verb": verb}
-        self.app = SimpleNamespace(state=SimpleNamespace(serving_tokenization=None))
+        self.app = None
         self._body = body
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -102,16 +102,32 @@ def done(*parts: object) -> dict[str, object]:
     return {"parts": list(parts), "done": True}
 
 
+class FakeTokens(PromptTokens):
+    """A server with a token a character, which wants text."""
+
+    async def _ask(self, request: BlocksRequest) -> Sequence[int]:
+        if request.prompt is None:
+            raise ValueError("no template")
+        return [ord(one) for one in request.prompt]
+
+
+class FakeEndpoint(DoorEndpoint):
+    """The endpoint of an engine that loads nothing."""
+
+    def _tokens(self, request: HttpRequest) -> PromptTokens:
+        return FakeTokens(100)
+
+    async def _generate(self, tokens: Sequence[int], salt: str | None) -> None:
+        raise AssertionError(tokens)
+
+
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WarmrouteEndpoint]:
-    def endpoint(token: str, engines: object = None) -> WarmrouteEndpoint:
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., DoorEndpoint]:
+    def endpoint(token: str, engines: FakeEngines | None = None) -> DoorEndpoint:
         monkeypatch.setenv("WARMROUTE_KV_TOKEN", token)
-        one = WarmrouteEndpoint()
+        one = FakeEndpoint()
         if engines is not None:
-            one._calls = CoreCalls(engines)  # type: ignore[arg-type]
-            one._timer = ExpiryTimer(one._calls)
-            config = SimpleNamespace(max_model_len=100)
-            one._client = SimpleNamespace(model_config=config)
+            one._drive(engines)
         return one
 
     responses = SimpleNamespace(Response=FakeResponse)
@@ -121,7 +137,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WarmrouteEndpoint]:
     return endpoint
 
 
-Make = Callable[..., WarmrouteEndpoint]
+Make = Callable[..., DoorEndpoint]
 
 
 class TestEndpoint:
@@ -199,7 +215,7 @@ class TestCalls:
                 await asyncio.Event().wait()
                 return []
 
-        monkeypatch.setattr("warmroute.adapters.vllm.plugin.calls.TIMEOUT_S", 0.01)
+        monkeypatch.setattr("warmroute.adapters.kv_plugin.calls.TIMEOUT_S", 0.01)
         with pytest.raises(ClientError, match="is it stuck") as caught:
             await CoreCalls(Hung()).run("flush")
         assert caught.value.status == 503
@@ -298,55 +314,125 @@ async def ended(timer: ExpiryTimer) -> None:
 
 
 class TestTokens:
-    async def test_a_refusal_of_vllm_is_told(
-        self, monkeypatch: pytest.MonkeyPatch
+    async def test_a_prompt_is_cut_where_no_request_goes_on(self) -> None:
+        tokens = FakeTokens(3)
+        assert await tokens.tokenize(BlocksRequest(prompt="abcd")) == [97, 98, 99]
+        assert await tokens.tokenize(BlocksRequest(token_ids=[1, 2, 3, 4])) == [1, 2, 3]
+
+    async def test_what_the_server_cannot_read_is_refused_in_its_words(self) -> None:
+        asked = BlocksRequest(messages=[{"role": "user"}])
+        with pytest.raises(ClientError, match="cannot be named: no template") as caught:
+            await FakeTokens(3).tokenize(asked)
+        assert caught.value.status == 400
+
+
+class FakeVerbs(EngineVerbs):
+    """Verbs of which one does something."""
+
+    __slots__ = ()
+    asked = ("capabilities", "flush", "restorable")
+
+    def flush(self, arguments: dict[str, object]) -> Iterator[dict[str, object]]:
+        yield arguments
+
+    def restorable(self, arguments: dict[str, object]) -> Iterator[dict[str, object]]:
+        raise AssertionError(arguments)
+
+
+class TestVerbCalls:
+    def test_a_verb_is_begun_with_its_arguments_and_what_follows_is_called(
+        self,
     ) -> None:
-        class Serving:
-            async def create_tokenize(self, request: object, raw: object) -> object:
-                return SimpleNamespace(error=SimpleNamespace(message="no template"))
+        done: list[bool] = []
+        calls = VerbCalls(FakeVerbs({}), lambda: done.append(True))
+        assert calls.answer(1, "flush", {"a": 1}) == {"parts": [{"a": 1}], "done": True}
+        assert done == [True]
 
-        monkeypatch.setattr(
-            "warmroute.adapters.vllm.plugin.tokens._asked", lambda request: request
-        )
-        from warmroute.adapters.kv_requests import BlocksRequest
-
-        with pytest.raises(ClientError, match="no template"):
-            await ServerTokens(Serving(), None, 9).tokenize(BlocksRequest(prompt="a"))
-
-
-class TestVersions:
-    @pytest.mark.parametrize("version", ["0.32.0", "0.32.5+cpu", "0.32.1rc1"])
-    def test_known_ones(self, version: str) -> None:
-        assert version_fault(version) is None
-
-    @pytest.mark.parametrize("version", ["0.33.0", "0.31.9", "1.32.0", "dev", ""])
-    def test_others_are_named(self, version: str) -> None:
-        fault = version_fault(version)
-        assert fault is not None
-        assert f"vLLM {version} is not known to this plugin (known: 0.32.*)" in fault
-
-
-class TestEntry:
     @pytest.mark.parametrize(
-        ("names", "is_named"),
-        [(None, False), ("", False), ("lora", False), ("a, warmroute", True)],
+        ("verb", "refused"),
+        [
+            ("restorable", [501, "kv_verb_unsupported"]),
+            ("nothing", [404, "kv_verb_unknown"]),
+            ("all", [404, "kv_verb_unknown"]),
+            ("", [503, "kv_call_lost"]),
+        ],
     )
-    def test_is_wanted_only_by_name(
-        self, monkeypatch: pytest.MonkeyPatch, names: str | None, is_named: bool
+    def test_what_cannot_be_asked_for_is_refused(
+        self, verb: str, refused: list[object]
     ) -> None:
-        if names is None:
-            monkeypatch.delenv("VLLM_PLUGINS", raising=False)
-        else:
-            monkeypatch.setenv("VLLM_PLUGINS", names)
-        assert is_wanted() is is_named
+        """Parts of a verb that does not work do not work either."""
+        calls = VerbCalls(FakeVerbs({"restore": "unsupported: no"}), lambda: None)
+        answer = calls.answer(1, verb, {})
+        error = answer["error"]
+        assert isinstance(error, list)
+        assert error[:2] == refused
 
-    def test_where_nothing_fits_the_engine_runs_on(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    def test_a_verb_found_not_to_work_later_is_refused_from_then_on(self) -> None:
+        calls = VerbCalls(FakeVerbs({}), lambda: None)
+        calls.faults["flush"] = "unsupported: no"
+        assert "error" in calls.answer(1, "flush", {})
+        (part,) = cast(list[Any], calls.answer(2, "capabilities", {})["parts"])
+        assert part["verbs"]["flush"] == "unsupported: no"
+
+
+class TestShare:
+    @pytest.mark.parametrize(
+        ("pages", "longest", "share", "cap"),
+        [
+            (100, 100, 0.5, 50),
+            (100, 1000, 0.5, 37),
+            (100, 3000, 1.0, 0),
+            (100, 1, 0.0, 0),
+            (100, 16, 1.0, 99),
+            (256, 2064, 0.5, 127),
+        ],
+    )
+    def test_the_longest_request_keeps_room(
+        self, pages: int, longest: int, share: float, cap: int
     ) -> None:
-        """There is no vLLM here at all."""
-        monkeypatch.delenv("VLLM_PLUGINS", raising=False)
-        register()
-        assert not caplog.text
-        monkeypatch.setenv("VLLM_PLUGINS", "warmroute")
-        register()
-        assert "the plugin is off" in caplog.text
+        assert retention_cap(pages, 16, longest, share) == cap
+
+    @pytest.mark.parametrize(
+        ("text", "share"),
+        [("", 0.5), ("0.2", 0.2), ("2", 0.0), ("x", 0.0), ("nan", 0.0)],
+    )
+    def test_a_bad_share_is_none(
+        self, monkeypatch: pytest.MonkeyPatch, text: str, share: float
+    ) -> None:
+        monkeypatch.setenv("WARMROUTE_KV_RETAIN_SHARE", text)
+        assert retained_share() == share
+
+
+IMPORTS = """
+import pkgutil, sys
+before = set(sys.modules)
+from importlib import import_module
+for package in {packages!r}:
+    for module in pkgutil.iter_modules(import_module(package).__path__):
+        if module.name != "cpu_offload":
+            import_module(f"{{package}}.{{module.name}}")
+names = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+ours = {{n for n in sys.modules if n.startswith("warmroute.proxy")}}
+print(*sorted(names - sys.stdlib_module_names | ours))
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [("kv_plugin", set()), ("vllm.plugin", set()), ("sglang.plugin", {"zmq"})],
+)
+def test_an_engine_gets_no_more_into_its_process_than_it_needs(
+    package: str, others: set[str]
+) -> None:
+    """Neither the proxy nor the other engine's plugin nor an optional package.
+
+    SGLang needs ZeroMQ itself. What needs torch is imported by vLLM alone.
+    """
+    packages = [f"warmroute.adapters.{package}"]
+    code = IMPORTS.format(packages=packages)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    found = {name for name in run.stdout.split() if not name.startswith("_")}
+    by_the_way = {"cython_runtime", "typing_extensions"}  # by msgspec and ZeroMQ
+    assert found - by_the_way == {"msgspec", "warmroute", *others}

@@ -4,10 +4,10 @@ import asyncio
 import logging
 from typing import cast
 
-from warmroute.adapters.vllm.plugin.calls import CoreCalls
+from warmroute.adapters.kv_plugin.calls import CoreCalls
 from warmroute.policies.errors import ClientError
 
-logger = logging.getLogger("vllm.warmroute")
+logger = logging.getLogger(__name__)
 
 _GRACE_S = 0.02
 _RETRY_S = 5.0

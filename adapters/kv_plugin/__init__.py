@@ -1,0 +1,1 @@
+"""What the plugins inside engines share: the door, its calls, and slices of work."""

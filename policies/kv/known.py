@@ -1,0 +1,100 @@
+"""Where announced blocks are, by the keys that an engine gave them."""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from sys import getsizeof
+from typing import Final
+
+from warmroute.policies.kv.run import Run
+
+_NUM_SHARDS: Final = 64
+_LAST: Final = _NUM_SHARDS - 1
+_KEY_BYTES: Final = 8
+_SHIFT: Final = 56
+_HIGH_BYTE: Final = _KEY_BYTES - 1 if sys.byteorder == "little" else 0
+_SHARD_OF: Final = bytes(high & _LAST for high in range(256))
+_MAX_ENTRY_BYTES: Final = 64
+_SLACK_BYTES: Final = 4096
+_NONE: Final[list[dict[int, Run]]] = [{}] * _NUM_SHARDS
+
+
+class Known:
+    """The run of each announced block of one holder, by the engine's own key.
+
+    Many small dicts: one that grows is copied as a whole, and of millions of keys
+    that would hold up everybody for a tenth of a second. The first byte of a key says
+    which; a dict goes by the last ones, so that those must stay free.
+    """
+
+    __slots__ = ("_at", "_shards")
+
+    def __init__(self) -> None:
+        self._shards = _NONE  # of the many who announce nothing
+        self._at = 0
+
+    def __repr__(self) -> str:
+        return f"<Known [Keys: {len(self)}]>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards))
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nothing is known."""
+        return not any(self._shards)
+
+    def get(self, key: int) -> Run | None:
+        """Return the run of a block, or None."""
+        return self._shards[key >> _SHIFT & _LAST].get(key)
+
+    def put(self, keys: Sequence[int], packed: "array[int]", run: Run) -> None:
+        """Let blocks be found in *run*.
+
+        Args:
+            keys: Their keys.
+            packed: The same as ``array("Q")``, of which C finds the dict of each.
+            run: Where they are.
+        """
+        if self._shards is _NONE:
+            self._shards = [{} for _ in range(_NUM_SHARDS)]
+        shards = self._shards
+        highs = packed.tobytes()[_HIGH_BYTE::_KEY_BYTES].translate(_SHARD_OF)
+        for at, key in zip(highs, keys):  # noqa: B905 - made of each other
+            shards[at][key] = run
+
+    def put_back(self, key: int, run: Run) -> None:
+        """Let one block be found again that was taken out."""
+        self._shards[key >> _SHIFT & _LAST][key] = run
+
+    def pop(self, key: int) -> None:
+        """Forget a block, known or not."""
+        self._shards[key >> _SHIFT & _LAST].pop(key, None)
+
+    def take(self) -> tuple[int, Run] | None:
+        """Take out any block; None once in a while, and always when there is none.
+
+        For one that is emptied: what a dict had grown to is freed on the way, one
+        dict a call.
+        """
+        shards = self._shards
+        if shards[self._at]:
+            return shards[self._at].popitem()
+        if shards is not _NONE:
+            shards[self._at] = {}
+        self._at = (self._at + 1) & _LAST
+        return None
+
+    def compact(self) -> None:
+        """Give back what one dict has grown to; call it again for the others.
+
+        Under steady replacement they grow to twice what their entries need.
+        """
+        self._at = (self._at + 1) & _LAST
+        shard = self._shards[self._at]
+        if getsizeof(shard) > _MAX_ENTRY_BYTES * len(shard) + _SLACK_BYTES:
+            self._shards[self._at] = dict(shard)
+
+    def copy(self) -> dict[int, Run]:
+        """Return all of it as one dict. O(keys)."""
+        return {key: run for shard in self._shards for key, run in shard.items()}

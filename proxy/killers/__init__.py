@@ -1,1 +1,0 @@
-"""Cache killers: the prompts that are looked at, and what is told of them."""
