@@ -10,28 +10,27 @@ intervals by the bootstrap:
 - WikiText-2 (validation, CC BY-SA 3.0): 768 tokens of prompt, 48 forced.
 - Key-value retrieval ("Lost in the Middle", MIT): 40 pairs, the question and the value
   forced. A needle is found if every token of its value was the likeliest one.
-- The same eight prompts with a budget that gives back one block, and with none, in
-  turn: what skipping blocks costs a step.
+- The same four prompts with a budget that gives back one block, with one whose
+  attention is looked at, and with none, in turn: what that costs a step.
 - Twelve requests in a pool for five: how many run at once.
 
-``random`` gives back random blocks instead of the oldest; no server offers it. The
-first token of an answer comes from the prefill, which is whole; it is left out. The
-data are looked for in DIR: wikitext2_valid.txt of pytorch/examples and
-lim_kv_retrieval_75.jsonl of nelson-liu/lost-in-the-middle, plain or packed.
+``asked later`` forces question and value, so that blocks go before it is asked;
+``asked first`` has the question in the prompt. ``random`` gives back random blocks
+instead of the oldest; no server offers it. The first token of an answer comes from the
+prefill, which is whole; it is left out. The data are looked for in DIR:
+wikitext2_valid.txt of pytorch/examples and lim_kv_retrieval_75.jsonl of
+nelson-liu/lost-in-the-middle, plain or packed.
 
 The first run makes the environment of vLLM (about 4 GB), as the example does.
 """
 
 import argparse
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -44,124 +43,26 @@ sys.path[:0] = [
     str(ROOT / "tests" / "bench" / "quality"),
 ]
 
-BLOCK = 32
+from forced_vllm import BLOCK, CHILD, Engine, Scores, run  # noqa: E402
+
 PROMPT, ANSWER = 768, 48
 PAIRS, SHOWN = 40, 8
 CROWD, LONG, SAID = 12, 192, 96
 SMALL_POOL = 1 + 5 * (LONG + SAID) // BLOCK + 2
-ROUNDS = 6
-ARMS = {
-    "full": None,
-    "50 % oldest": (0.5, False),
-    "50 % random": (0.5, True),
-    "25 % oldest": (0.25, False),
-    "25 % random": (0.25, True),
+ROUNDS = 12
+SHARES = ("50 %", "25 %")
+CHOSEN = ("oldest", "random", "attention")
+ARMS = {"full": None} | {
+    f"{share} {chosen}": (int(share[:2]) / 100, chosen)
+    for share in SHARES
+    for chosen in CHOSEN
 }
-CHILD = "--child"
-
-Scores = list[tuple[list[float], list[bool]]]
-
-
-class Engine:
-    """One vLLM inside this process, whose answers can be forced."""
-
-    def __init__(self, model: str, num_blocks: int) -> None:
-        from vllm import LLM
-        from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
-
-        class Forced(AdapterLogitsProcessor):
-            """Let the next token of an answer be the one that was given."""
-
-            def is_argmax_invariant(self) -> bool:
-                return False
-
-            def new_req_logits_processor(self, params: Any) -> Any:
-                forced = (params.extra_args or {}).get("forced")
-                return None if forced is None else only(forced)
-
-        self.model = LLM(
-            model,
-            dtype="bfloat16",
-            max_model_len=1_024,
-            max_num_seqs=24,
-            block_size=BLOCK,
-            num_gpu_blocks_override=num_blocks,
-            enforce_eager=True,
-            enable_prefix_caching=True,
-            logits_processors=[Forced],
-            disable_log_stats=True,
-        )
-        core = self.model.llm_engine.engine_core.engine_core
-        self.scheduler = core.scheduler
-        self.control = self.scheduler._warmroute_control
-        self.control.reach(core.model_executor)
-        self.encode = self.model.get_tokenizer().encode
-        self.set(None)
-
-    def set(self, budget: tuple[float, bool] | None) -> None:
-        asked: dict[str, object] = {"method": "full"}
-        if budget is not None:
-            asked = {"method": "sinks", "share": budget[0]}
-            self.control._budgets._choose = chosen_at_random if budget[1] else oldest
-        answer = self.control.call(1, "budget", asked)
-        while not answer["done"]:
-            answer = self.control.call(1, "", {})
-
-    def force(self, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> Any:
-        from vllm import SamplingParams
-
-        params = [
-            SamplingParams(
-                temperature=0,
-                max_tokens=len(answer),
-                ignore_eos=True,
-                logprobs=1,
-                extra_args={"forced": answer},
-            )
-            for answer in answers
-        ]
-        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-        done = self.model.generate(asked, params, use_tqdm=False)
-        return [one.outputs[0] for one in done]
-
-    def score(
-        self, prompts: Sequence[list[int]], answers: Sequence[list[int]]
-    ) -> Scores:
-        """Return log-likelihoods of the tokens, and whether each was the likeliest."""
-        found: Scores = []
-        for said, answer in zip(self.force(prompts, answers), answers, strict=True):
-            assert list(said.token_ids) == answer
-            rows = [
-                row[token] for row, token in zip(said.logprobs, answer, strict=True)
-            ]
-            found.append(
-                ([one.logprob for one in rows], [one.rank == 1 for one in rows])
-            )
-        return found
-
-
-def only(forced: list[int]) -> Callable[[list[int], Any], Any]:
-    def process(said: list[int], logits: Any) -> Any:
-        logits.fill_(float("-inf"))
-        logits[forced[min(len(said), len(forced) - 1)]] = 0.0
-        return logits
-
-    return process
-
-
-def chosen_at_random(blocks: Sequence[int], count: int) -> list[int]:
-    return CHANCE.sample(list(blocks), count)
-
-
-def oldest(blocks: Sequence[int], count: int) -> Sequence[int]:
-    return blocks[:count]
-
-
-CHANCE = random.Random(0)
+CROWDS = ("full", "50 % oldest", "25 % oldest", "25 % attention")
+KINDS = ("text", "asked later", "asked first")
 
 
 def quality(engine: Engine, cases: dict[str, Any]) -> dict[str, Any]:
-    """Score texts and needles in every arm."""
+    """Score texts and needles in every arm; a score is of an item's last tokens."""
     ids = engine.encode(cases["text"])
     step = (len(ids) - PROMPT - ANSWER) // cases["texts"]
     starts = [at * step for at in range(cases["texts"])]
@@ -170,51 +71,77 @@ def quality(engine: Engine, cases: dict[str, Any]) -> dict[str, Any]:
     heads = [engine.encode(one["head"]) for one in cases["needles"]]
     asks = [engine.encode(one["ask"]) for one in cases["needles"]]
     values = [engine.encode(one["value"]) for one in cases["needles"]]
+    later = [ask + value for ask, value in zip(asks, values, strict=True)]
+    prompts = [head + ask[:-1] for head, ask in zip(heads, asks, strict=True)]
+    first = [ask[-1:] + value for ask, value in zip(asks, values, strict=True)]
+    lasts = [len(value) for value in values]
     found: dict[str, Any] = {}
     for name, budget in ARMS.items():
         engine.set(budget)
-        said = engine.score(texts, ends)
-        forced = [ask + value for ask, value in zip(asks, values, strict=True)]
-        told = engine.score(heads, forced)
-        tails = [
-            (logs[len(ask) :], best[len(ask) :])
-            for (logs, best), ask in zip(told, asks, strict=True)
-        ]
         found[name] = {
-            "text": [float(np.mean(logs[1:])) for logs, _ in said],
-            "same": [best[1:] for _, best in said],
-            "needle": [float(np.mean(logs)) for logs, _ in tails],
-            "found": [float(all(best)) for _, best in tails],
+            "text": scored(engine.score(texts, ends), [ANSWER - 1] * len(texts)),
+            "asked later": scored(engine.score(heads, later), lasts),
+            "asked first": scored(engine.score(prompts, first), lasts),
         }
         print(name, flush=True)
     engine.set(None)
-    return found
+    return {"arms": found, "steps": steps(engine, ids)}
+
+
+def scored(scores: Scores, lasts: list[int]) -> dict[str, Any]:
+    tails = [
+        (logs[-last:], best[-last:])
+        for (logs, best), last in zip(scores, lasts, strict=True)
+    ]
+    return {
+        "nats": [float(np.mean(logs)) for logs, _ in tails],
+        "best": [best for _, best in tails],
+        "found": [float(all(best)) for _, best in tails],
+    }
+
+
+def steps(engine: Engine, ids: list[int]) -> list[dict[str, float]]:
+    """Time the steps of four sequences, in full, with a block skipped, and looking."""
+    prompts = [ids[at * PROMPT : (at + 1) * PROMPT] for at in range(4)]
+    answers = [ids[-2 * BLOCK :]] * 4
+    kinds = {"full": None, "skip": (23 / 24, "oldest"), "look": (23 / 24, "attention")}
+    found = []
+    for at in range(-1, ROUNDS):
+        taken = {}
+        for name in sorted(kinds, key=lambda name: (at + list(kinds).index(name)) % 3):
+            engine.set(kinds[name])
+            begun = time.process_time()
+            engine.force(prompts, answers)
+            taken[name] = (time.process_time() - begun) / len(answers[0])
+        found.append(taken)
+    return found[1:]
 
 
 def speed(engine: Engine, cases: dict[str, Any]) -> dict[str, Any]:
-    """Time steps with one block skipped and none, then fill the small pool."""
+    """Fill the small pool, and see how long giving back holds up the engine."""
+    took: list[tuple[float, float]] = []
+    budgets = engine.control._budgets
+    give_back = type(budgets).give_back
+
+    def timed(one: Any) -> Any:
+        begun = time.perf_counter(), time.thread_time()
+        given = give_back(one)
+        if given:
+            ended = time.perf_counter(), time.thread_time()
+            took.append((ended[0] - begun[0], ended[1] - begun[1]))
+        return given
+
+    type(budgets).give_back = timed
     ids = engine.encode(cases["text"])
     prompts = [ids[at * LONG : (at + 1) * LONG] for at in range(CROWD)]
     answers = [ids[-SAID:]] * CROWD
-    few = prompts[:4], [answer[:BLOCK] for answer in answers[:4]]
-    engine.force(*few)
-    steps: list[tuple[float, float]] = []
-    for at in range(ROUNDS):
-        pair = {}
-        for name, budget in sorted(
-            {"full": None, "skip": (1 - 1 / 16, False)}.items(), reverse=bool(at % 2)
-        ):
-            engine.set(budget)
-            begun = time.perf_counter()
-            engine.force(*few)
-            pair[name] = (time.perf_counter() - begun) / BLOCK
-        steps.append((pair["skip"], pair["full"]))
     crowds = {}
-    for name in ("full", "50 % oldest", "25 % oldest"):
+    for name in CROWDS:
         engine.set(ARMS[name])
         engine.model.reset_prefix_cache()
-        crowds[name] = crowd(engine, prompts, answers)
-    return {"steps": steps, "crowds": crowds}
+        took.clear()
+        crowds[name] = crowd(engine, prompts, answers) | {"took": list(took)}
+    return {"crowds": crowds}
 
 
 def crowd(
@@ -249,38 +176,6 @@ def child() -> None:
     Path(cases["out"]).write_text(json.dumps(found))
 
 
-def run(
-    environment: Path, site: Path, measure: str, blocks: int, cases: dict[str, Any]
-) -> Any:
-    out = site / f"{measure}.json"
-    asked = cases | {"measure": measure, "blocks": blocks, "out": str(out)}
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(site),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "VLLM_PLUGINS": "warmroute",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "2",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    with (site / f"{measure}.log").open("w") as log:
-        done = subprocess.run(
-            [environment / "bin" / "python", __file__, CHILD],
-            input=json.dumps(asked),
-            text=True,
-            stdout=log,
-            stderr=log,
-            env=environ,
-            check=False,
-        )
-    if done.returncode:
-        sys.exit((site / f"{measure}.log").read_text()[-3_000:])
-    return json.loads(out.read_text())
-
-
 def needles(records: Any, count: int) -> list[dict[str, str]]:
     chance = random.Random(0)
     cases = []
@@ -297,41 +192,58 @@ def needles(records: Any, count: int) -> list[dict[str, str]]:
 
 
 def show_quality(found: dict[str, Any]) -> None:
+    full = found["full"]
+    for kind in KINDS:
+        print(f"| {kind}: blocks held | nats/token | like full | all the likeliest |")
+        for name, arm in found.items():
+            one, other = arm[kind], full[kind]
+            same = [
+                float(np.mean(np.equal(*pair)))
+                for pair in zip(one["best"], other["best"], strict=True)
+            ]
+            print(
+                f"| {name} | {np.mean(one['nats']):.3f} ({paired(one, other, 'nats')}) "
+                f"| {np.mean(same):.3f} | {np.mean(one['found']):.2f} |"
+            )
+    for share, kind in product(SHARES, KINDS):
+        ours = found[f"{share} attention"][kind]
+        for name in ("oldest", "random"):
+            theirs = found[f"{share} {name}"][kind]
+            print(
+                f"{share} {kind}: attention against {name}: "
+                f"{paired(ours, theirs, 'nats')} nats, "
+                f"{paired(ours, theirs, 'found')} found"
+            )
+
+
+def paired(ours: dict[str, Any], theirs: dict[str, Any], kind: str) -> str:
     from paired import difference
 
-    print("| blocks held | WikiText nats/token | like full | needle nats/token |")
-    full = found["full"]
-    for name, arm in found.items():
-        same = [
-            float(np.mean(np.equal(one, other)))
-            for one, other in zip(arm["same"], full["same"], strict=True)
-        ]
-        print(
-            f"| {name} | {np.mean(arm['text']):.3f} "
-            f"({difference(np.array(arm['text']), np.array(full['text']))}) "
-            f"| {np.mean(same):.3f} | {np.mean(arm['needle']):.3f} "
-            f"({difference(np.array(arm['needle']), np.array(full['needle']))}), "
-            f"found {np.mean(arm['found']):.2f} |"
-        )
-    for share in ("50 %", "25 %"):
-        ours, theirs = found[f"{share} oldest"], found[f"{share} random"]
-        for kind in ("text", "needle", "found"):
-            paired = difference(np.array(ours[kind]), np.array(theirs[kind]))
-            print(f"{share}: oldest given back against random, {kind}: {paired}")
+    return difference(np.array(ours[kind]), np.array(theirs[kind]))
+
+
+def show_steps(found: list[dict[str, float]]) -> None:
+    from paired import difference
+
+    full = np.median([one["full"] for one in found])
+    print(f"a step of 4 behind {PROMPT} tokens: {full * 1e3:.1f} ms of CPU time")
+    for name, base in (("skip", "full"), ("look", "full"), ("look", "skip")):
+        ratios = np.array([one[name] / one[base] for one in found])
+        print(f"{name} / {base} - 1: {difference(ratios, np.ones(len(ratios)))}")
 
 
 def show_speed(found: dict[str, Any]) -> None:
-    ratios = [one / other for one, other in found["steps"]]
-    full = np.median([other for _, other in found["steps"]]) * 1e3
-    print(
-        f"a step of 4: {full:.1f} ms; ratio with a block skipped: median "
-        f"{np.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}"
-    )
     for name, one in found["crowds"].items():
         print(
             f"{name}: {one['most']:.0f} at once (mean {one['mean']:.1f}), "
             f"{one['steps']:.0f} steps, {one['seconds']:.1f} s"
         )
+        if one["took"]:
+            wall, cpu = np.array(one["took"]).T * 1e3
+            print(
+                f"    giving back, ms a call that does: {np.median(wall):.2f}, at most "
+                f"{max(wall):.2f}; CPU {np.median(cpu):.2f}, at most {max(cpu):.2f}"
+            )
 
 
 def main() -> None:
@@ -362,7 +274,9 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         site = link_package(Path(folder))
-        show_quality(run(environment, site, "quality", 2_000, cases))
+        found = run(environment, site, "quality", 2_000, cases)
+        show_quality(found["arms"])
+        show_steps(found["steps"])
         show_speed(run(environment, site, "speed", SMALL_POOL, cases))
 
 

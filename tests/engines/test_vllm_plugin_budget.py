@@ -193,7 +193,7 @@ async def test_preempted_and_aborted_ones_leave_nothing(
 @pytest.mark.parametrize(
     ("budget", "told"),
     [
-        ({"method": "h2o", "tokens": 320}, "how much attention"),
+        ({"method": "h2o", "tokens": 320}, "in whole blocks"),
         ({"method": "infinigen", "tokens": 320}, "cannot return"),
         ({"method": "sink", "tokens": 320}, "did you mean 'sinks'"),
         ({"method": "sinks"}, "either tokens or share"),

@@ -10,7 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class PluginOptions:
     num_blocks: int = NUM_BLOCKS
     max_model_len: int = 2048
     has_replay: bool = True
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 class PluginEngine:
@@ -243,6 +244,7 @@ class PluginEngine:
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
+            **self.options.environ,
         }
         given = {
             "VLLM_PLUGINS": self.options.plugins,

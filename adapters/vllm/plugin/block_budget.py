@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from warmroute.policies.errors import ClientError
 from warmroute.policies.registry import explain_unknown
 
-METHODS = ("full", "sinks", "window")
+METHODS = ("attention", "full", "sinks", "window")
 """What may be asked for; ``full`` is no budget."""
 
 STREAMING_SINKS = 4
-"""Sinks of the method ``sinks`` when none are given."""
+"""Sinks of ``sinks`` and ``attention`` when none are given."""
 
 _OPEN = 2
 """Newest blocks that stay always: the one being written, and the one before it."""
 
 _ELSEWHERE = {
-    "h2o": "vLLM's kernels do not tell how much attention a block received",
+    "h2o": "it keeps tokens for each head; 'attention' is the nearest, in whole blocks",
     "infinigen": "what was given back is not kept on the host, so it cannot return",
 }
 _FIELDS = ("tokens", "share", "sinks")
@@ -32,7 +32,8 @@ class BlockBudget:
     positions that the tokens had.
 
     Args:
-        method: ``sinks`` or ``window``, which has no sinks.
+        method: ``sinks``, ``window``, which has no sinks, or ``attention``, which
+            keeps the sinks and the newest, too, and else what receives most.
         tokens: Most tokens held, or None.
         share: The same as a share of the prompt, or None.
         sinks: First tokens that stay.
@@ -42,6 +43,11 @@ class BlockBudget:
     tokens: int | None = None
     share: float | None = None
     sinks: int = 0
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether attention chooses what goes."""
+        return self.method == "attention"
 
     def num_first(self, block_size: int) -> int:
         """Return how many blocks at the head stay."""
@@ -71,7 +77,7 @@ def read_budget(fields: Mapping[str, object], block_size: int) -> BlockBudget | 
     method = str(fields["method"])
     if method not in METHODS:
         raise _refused("method", _why_not(method))
-    allowed = {"full": (), "window": _FIELDS[:2], "sinks": _FIELDS}[method]
+    allowed = {"full": (), "window": _FIELDS[:2]}.get(method, _FIELDS)
     for name, value in fields.items():
         if value is not None and name != "method" and name not in allowed:
             raise _refused(
@@ -93,7 +99,7 @@ def _checked(method: str, fields: Mapping[str, object], size: int) -> BlockBudge
         given = "neither is" if tokens is None else "both are"
         raise _refused("tokens", f"give either tokens or share; {given} given")
     if sinks is None:
-        sinks = STREAMING_SINKS if method == "sinks" else 0
+        sinks = 0 if method == "window" else STREAMING_SINKS
     budget = BlockBudget(method, tokens, share, sinks)
     least = (budget.num_first(size) + _OPEN) * size
     if tokens is not None and tokens < least:

@@ -2,11 +2,19 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from warmroute.adapters.vllm.plugin.attention.choice import ask_masses, least_wanted
 from warmroute.adapters.vllm.plugin.block_budget import BlockBudget, to_be_chosen_from
-from warmroute.adapters.vllm.plugin.names import BUDGET, GIVEN_BACK, HOLES
-from warmroute.adapters.vllm.plugin.ports import Block, Pool
+from warmroute.adapters.vllm.plugin.names import (
+    BUDGET,
+    GIVEN_BACK,
+    HOLES,
+    SCORES,
+    WATCHED,
+)
+from warmroute.adapters.vllm.plugin.ports import Block, Pool, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -15,14 +23,6 @@ NEVER = 1 << 62
 
 Choose = Callable[[Sequence[int], int], Sequence[int]]
 """Choose so many of these blocks, which are in the order of the sequence."""
-
-
-class Workers(Protocol):
-    """The processes that run the model (``Executor``)."""
-
-    def collective_rpc(self, method: str, *, args: tuple[object, ...]) -> list[object]:
-        """Call a method of every worker."""
-        ...
 
 
 class Manager(Protocol):
@@ -46,15 +46,32 @@ class Running(Protocol):
 class Limit:
     """Hold what one request may hold, and what it gave back."""
 
-    __slots__ = ("num_first", "num_given", "num_held")
+    __slots__ = ("is_scored", "num_first", "num_given", "num_held", "num_looked")
 
-    def __init__(self, num_first: int, num_held: int) -> None:
+    def __init__(self, num_first: int, num_held: int, is_scored: bool = False) -> None:
         self.num_first = num_first
         self.num_held = num_held
+        self.is_scored = is_scored
         self.num_given = 0
+        self.num_looked = 0
 
     def __repr__(self) -> str:
         return f"<Limit [Blocks: {self.num_held}, given back: {self.num_given}]>"
+
+    def is_new(self, needed: int) -> bool:
+        """Whether there is a block more than when this was last asked."""
+        is_new, self.num_looked = self.num_looked != needed, needed
+        return is_new
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Say how many of which blocks a request has to give back."""
+
+    name: str
+    limit: Limit
+    blocks: Sequence[int]
+    count: int
 
 
 def oldest(blocks: Sequence[int], count: int) -> Sequence[int]:
@@ -81,6 +98,7 @@ class Budgets:
     __slots__ = (
         "_choose",
         "_is_armed",
+        "_is_watching",
         "_manager",
         "_scheduler",
         "default",
@@ -94,6 +112,7 @@ class Budgets:
         self._manager: Manager = managers[0]
         self._choose = choose
         self._is_armed = False
+        self._is_watching = False
         self.default: BlockBudget | None = None
         self.workers: Workers | None = None
         self.num_given = 0
@@ -108,43 +127,61 @@ class Budgets:
 
     def fault(self) -> str | None:
         """Ask the worker why it cannot skip blocks, if it cannot."""
-        return self._ask_worker(False)
+        return self._ask_worker(HOLES, False)
 
-    def arm(self) -> str | None:
-        """Change scheduler and worker, once; say why it is impossible, if it is."""
-        if self._is_armed:
-            return None
-        fault = self._ask_worker(True)
-        if fault is None:
+    def arm(self, is_scored: bool = False) -> str | None:
+        """Change scheduler and worker, once; say why it is impossible, if it is.
+
+        Args:
+            is_scored: Have the worker watch attention, too.
+        """
+        if not self._is_armed:
+            fault = self._ask_worker(HOLES, True)
+            if fault is not None:
+                return fault
             scheduler = self._scheduler
             scheduler.add_request = self._admitting(scheduler.add_request)
             scheduler.schedule = self._scheduling(scheduler.schedule)
             self._is_armed = True
-        return fault
+        if is_scored and not self._is_watching:
+            fault = self._ask_worker(SCORES, True)
+            self._is_watching = fault is None
+            return fault
+        return None
 
     def give_back(self) -> dict[str, list[int]]:
         """Give back what is over the budgets; tells which blocks of which request."""
+        over = [one for one in map(self._over, self._scheduler.running) if one]
+        scored = [one.name for one in over if one.limit.is_scored]
+        masses = ask_masses(self.workers, scored)
         given: dict[str, list[int]] = {}
-        for request in self._scheduler.running:
-            limit = getattr(request, BUDGET, None)
-            if limit is not None and _is_decoded(request):
-                over = self._over(request, limit)
-                if over:
-                    self._give(request.request_id, over, limit)
-                    given[request.request_id] = over
+        for one in over:
+            if one.limit.is_scored:
+                seen = masses.get(one.name, ())
+                chosen = sorted(least_wanted(one.blocks, one.count, seen))
+            else:
+                chosen = sorted(self._choose(one.blocks, one.count))
+            self._give(one.name, chosen, one.limit)
+            given[one.name] = chosen
         return given
 
-    def _over(self, request: Running, limit: Limit) -> list[int]:
+    def _over(self, request: Running) -> Over | None:
+        limit: Limit | None = getattr(request, BUDGET, None)
+        if limit is None or not _is_decoded(request):
+            return None
         manager, name = self._manager, request.request_id
-        if manager.num_cached_block.get(name) != NEVER:  # preempted, so all anew
-            limit.num_given = 0
+        if limit.num_given and manager.num_cached_block.get(name) != NEVER:
+            limit.num_given = limit.num_looked = 0  # preempted, so all anew
         needed = request.num_computed_tokens // manager.block_size + 1
         count = needed - limit.num_given - limit.num_held
-        if count <= 0:
-            return []
+        if count <= 0 or (limit.is_scored and not limit.is_new(needed)):
+            return None
         blocks, null = manager.req_to_blocks[name], self._null
         some = to_be_chosen_from(blocks, null, limit.num_first, needed)
-        return sorted(self._choose(some, count))
+        if limit.is_scored:  # those of others cost nothing, and stay
+            own = [at for at in some if blocks[at].ref_cnt == 1]
+            some, count = own, count - (len(some) - len(own))
+        return Over(name, limit, some, count) if count > 0 else None
 
     def _give(self, name: str, over: Sequence[int], limit: Limit) -> None:
         manager = self._manager
@@ -168,7 +205,8 @@ class Budgets:
             if budget is not None and _may_have_one(request):
                 size = self._manager.block_size
                 held = budget.num_held(request.num_prompt_tokens, size)
-                setattr(request, BUDGET, Limit(budget.num_first(size), held))
+                limit = Limit(budget.num_first(size), held, budget.is_scored)
+                setattr(request, BUDGET, limit)
             admit(request)
 
         return add_request
@@ -179,15 +217,28 @@ class Budgets:
             output = schedule(*arguments, **options)
             if given:
                 setattr(output, GIVEN_BACK, given)
+            begun = self._begun(output) if self._is_watching else ()
+            if begun:
+                setattr(output, WATCHED, begun)
             return output
 
         return schedule_within_budgets
 
-    def _ask_worker(self, is_armed: bool) -> str | None:
+    def _begun(self, output: Any) -> list[str]:
+        """Return who is to be watched of those whose first tokens are computed."""
+        begun = []
+        for one in output.scheduled_new_reqs:
+            request = self._scheduler.requests.get(one.req_id)
+            limit: Limit | None = getattr(request, BUDGET, None)
+            if limit is not None and limit.is_scored:
+                begun.append(one.req_id)
+        return begun
+
+    def _ask_worker(self, method: str, is_armed: bool) -> str | None:
         if self.workers is None:
             return "unsupported: the engine is not known yet"
         try:
-            answers = self.workers.collective_rpc(HOLES, args=(is_armed,))
+            answers = self.workers.collective_rpc(method, args=(is_armed,))
         except Exception as error:
             logger.exception("warmroute: the worker cannot be asked")
             return f"unsupported: the worker failed: {type(error).__name__}"

@@ -2,8 +2,9 @@
 
 from warmroute.adapters.kv_plugin.jobs import Answer
 from warmroute.adapters.kv_plugin.verbs import Arguments, VerbCalls
-from warmroute.adapters.vllm.plugin.budgets import Budgets, Workers
+from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.events import Announcer
+from warmroute.adapters.vllm.plugin.ports import Workers
 from warmroute.adapters.vllm.plugin.verbs import Verbs
 from warmroute.policies.kv.retention import Retention
 

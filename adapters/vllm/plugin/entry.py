@@ -1,9 +1,9 @@
 """The entry point ``vllm.general_plugins``: runs in every process of vLLM.
 
 It changes three things: a scheduler that was made gets a control of its cache, and an
-``EngineCore`` a method with which the door reaches that, and a worker one that does
-nothing until a budget is asked for. Whatever goes wrong here is logged, and the engine
-runs on.
+``EngineCore`` a method with which the door reaches that, and a worker three that do
+nothing until a budget is asked for. An option changes a fourth thing, the attention
+backend. Whatever goes wrong here is logged, and the engine runs on.
 """
 
 import functools
@@ -15,10 +15,21 @@ from warmroute.adapters.kv_plugin.entry import register_if_wanted
 from warmroute.adapters.kv_plugin.jobs import Answer
 from warmroute.adapters.kv_plugin.names import UTILITY
 from warmroute.adapters.kv_plugin.verbs import DeafControl
+from warmroute.adapters.vllm.plugin.attention.option import register_attention
+from warmroute.adapters.vllm.plugin.attention.worker import (
+    attention_masses,
+    watch_attention,
+)
 from warmroute.adapters.vllm.plugin.core import CoreControl
 from warmroute.adapters.vllm.plugin.holes import open_holes
 from warmroute.adapters.vllm.plugin.installation import install
-from warmroute.adapters.vllm.plugin.names import CONTROL, HOLES, PLUGINS_VARIABLE
+from warmroute.adapters.vllm.plugin.names import (
+    CONTROL,
+    HOLES,
+    MASSES,
+    PLUGINS_VARIABLE,
+    SCORES,
+)
 from warmroute.adapters.vllm.plugin.selftest import examine
 
 logger = logging.getLogger("vllm.warmroute")
@@ -37,6 +48,9 @@ def _register() -> None:
     setattr(core, UTILITY, answer)
     worker = importlib.import_module("vllm.v1.worker.worker_base").WorkerBase
     setattr(worker, HOLES, open_holes)
+    setattr(worker, SCORES, watch_attention)
+    setattr(worker, MASSES, attention_masses)
+    register_attention()
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
     original = scheduler.__init__
     if hasattr(original, _MARK):  # vLLM may load plugins twice

@@ -1,6 +1,7 @@
 """Names by which the operator and vLLM know the plugin."""
 
 PLUGINS_VARIABLE = "VLLM_PLUGINS"
+ATTENTION_VARIABLE = "WARMROUTE_KV_ATTENTION"
 CONTROL = "_warmroute_control"
 """Attribute of a scheduler under which its control is kept."""
 
@@ -9,6 +10,18 @@ HOLES = "warmroute_holes"
 
 OPEN_HOLES = "_warmroute_holes"
 """Attribute of a model runner under which its holes are kept."""
+
+SCORES = "warmroute_scores"
+"""Name of the worker's method that begins to watch attention."""
+
+MASSES = "warmroute_masses"
+"""Name of the worker's method that tells what was seen."""
+
+OPEN_WATCH = "_warmroute_watch"
+"""Attribute of a model runner under which its watch is kept."""
+
+WATCHED = "warmroute_watched"
+"""Attribute of a step's output that tells the worker whom to watch."""
 
 BUDGET = "_warmroute_budget"
 """Attribute of a request that has a budget."""

@@ -133,3 +133,11 @@ class Scheduler(Protocol):
     kv_cache_manager: CacheManager
     kv_event_publisher: Publisher
     connector: object | None
+
+
+class Workers(Protocol):
+    """The processes that run the model (``Executor``)."""
+
+    def collective_rpc(self, method: str, *, args: tuple[object, ...]) -> list[object]:
+        """Call a method of every worker."""
+        ...

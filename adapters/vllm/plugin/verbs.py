@@ -203,7 +203,7 @@ class Verbs(EngineVerbs):
         assert budgets is not None, "budget is refused where there can be none"
         if arguments.get("method") is not None:
             budget = read_budget(arguments, budgets.block_size)
-            fault = None if budget is None else budgets.arm()
+            fault = None if budget is None else budgets.arm(budget.is_scored)
             if fault is not None:
                 raise unsupported("budget", fault)
             budgets.default = budget

@@ -1,0 +1,1 @@
+"""Blocks chosen by the attention that they receive: an experiment, off by default."""
