@@ -1,8 +1,8 @@
 """Who may drive an engine's cache over HTTP, where a plugin put the door."""
 
-import hmac
 import os
 
+from warmroute.adapters.kv_door import check_json, check_token
 from warmroute.adapters.kv_plugin.names import TOKEN_VARIABLE
 from warmroute.policies.errors import ClientError
 
@@ -49,20 +49,5 @@ class Door:
         """
         if self.shut is not None:
             raise ClientError(403, "kv_control_off", f"KV control is off: {self.shut}")
-        scheme, _, given = authorization.partition(" ")
-        brought = given.strip().encode(errors="surrogateescape")
-        is_right = hmac.compare_digest(brought, self._token)
-        if scheme.lower() != "bearer" or not is_right:
-            raise ClientError(
-                401,
-                "engine_token_wrong",
-                f"KV control wants the engine's token; send the header "
-                f"'Authorization: Bearer ${TOKEN_VARIABLE}'",
-            )
-        if method == "POST" and kind.partition(";")[0].strip() != "application/json":
-            raise ClientError(
-                415,
-                "content_type_not_json",
-                f"content type {kind[:200]!r} (allowed: application/json; curl sends "
-                f"it with --json)",
-            )
+        check_token(authorization, self._token, TOKEN_VARIABLE)
+        check_json(method, kind)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from warmroute.adapters.error_shape import describe_error
 from warmroute.adapters.kv_control import (
     VERBS,
     Capabilities,
@@ -19,6 +20,7 @@ from warmroute.adapters.kv_control import (
     perform,
     shape_of,
 )
+from warmroute.adapters.kv_door import MAX_BODY_BYTES, body_too_long
 from warmroute.adapters.kv_plugin.calls import CoreCalls, EngineCalls
 from warmroute.adapters.kv_plugin.control import PluginKVControl
 from warmroute.adapters.kv_plugin.door import Door
@@ -29,7 +31,6 @@ from warmroute.policies.errors import ClientError
 logger = logging.getLogger(__name__)
 
 PREFIX = "/warmroute/kv/"
-MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class HttpRequest(Protocol):
@@ -122,25 +123,13 @@ async def read_body(request: HttpRequest) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
-            raise ClientError(
-                413,
-                "body_too_large",
-                f"the body has more than {MAX_BODY_BYTES} bytes; name fewer blocks",
-            )
+            raise body_too_long()
     return bytes(body)
 
 
 def refuse(error: ClientError) -> Any:
     """Return the answer that tells *error*, in OpenAI's shape."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    content = {
-        "error": {
-            "message": error.message,
-            "type": kind,
-            "param": None,
-            "code": error.code,
-        }
-    }
+    content = describe_error(error)
     headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
     return _response(msgspec.json.encode(content), error.status, headers)
 

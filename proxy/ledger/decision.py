@@ -204,11 +204,6 @@ class Decision:
             return None
         return self.roster.unpack_costs(self._costs)
 
-    def cost(self, index: int) -> Cost | None:
-        """Return the cost of candidate *index*, if the policy priced it."""
-        costs = self.costs
-        return None if costs is None else costs[index]
-
     def explained(self) -> dict[str, Any]:
         """Return the decision as JSON, without an outcome."""
         return {
@@ -245,10 +240,7 @@ class Decision:
         return {**record, "attempts": self.attempts, "outcome": self._end()}
 
     def _candidates(self) -> list[dict[str, Any]]:
-        positions = self._shown()
-        packed, costs = self._costs, None
-        if packed is not None:
-            costs = list(self.roster.unpack_costs(packed))
+        positions, costs = self._shown(), self.costs
         return [
             {
                 "backend": name,

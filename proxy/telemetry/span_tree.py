@@ -154,9 +154,9 @@ def _route(route: Route, server: SpanContext) -> Span:
     }
     span.add(names.RANK, roster.ranks[index])
     span.add(names.QUEUED_S, decision.queued_s)
-    cost = decision.cost(index)
-    if cost is not None:
-        span.attributes[names.SCORE] = cost[3]
+    costs = decision.costs
+    if costs is not None:
+        span.attributes[names.SCORE] = costs[index][3]
     if route.block_size:
         span.attributes.update(_blocks(route, route.block_size))
     best = max(range(len(matched)), key=matched.__getitem__)

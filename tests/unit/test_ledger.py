@@ -144,7 +144,7 @@ class TestDecision:
         explained = decide(costs=tuples).explained()
         assert explained == decide(costs=flat).explained()
         assert explained["candidates"][1]["cost"]["total_s"] == 9.5
-        assert decide(costs=flat).cost(1) == tuples[1]
+        assert decide(costs=flat).costs[1] == tuples[1]
 
     def test_explained_has_no_outcome(self) -> None:
         """What is never sent has no end."""

@@ -404,4 +404,4 @@ def test_an_attempt_without_a_view_has_none() -> None:
     trace.attempt(backend(), PROMPT, None, None, 1, 0.1)
     assert (trace.attempts[0].view, trace.attempts[0].discount) == ("none", 1.0)
     assert repr(TREE) == "<SpanTree without prompts>"
-    assert decide().cost(0) is not None
+    assert decide().costs is not None

@@ -16,10 +16,10 @@ from warmroute.adapters.kv_control import (
     perform,
     shape_of,
 )
+from warmroute.adapters.kv_door import MAX_BODY_BYTES, body_too_long
 from warmroute.policies.errors import ClientError
 
 PATH = "/warmroute/kv"
-MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class ControlRoutes:
@@ -91,9 +91,5 @@ async def _read_body(request: web.Request) -> bytes:
     async for chunk in request.content.iter_any():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
-            raise ClientError(
-                413,
-                "body_too_large",
-                f"the body has more than {MAX_BODY_BYTES} bytes; name fewer blocks",
-            )
+            raise body_too_long()
     return bytes(body)

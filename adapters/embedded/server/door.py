@@ -1,6 +1,7 @@
 """Who may drive the engine's cache over HTTP."""
 
-from warmroute.adapters.caller import brings, is_address, is_loopback
+from warmroute.adapters.caller import is_address, is_loopback
+from warmroute.adapters.kv_door import check_json, check_token
 from warmroute.policies.errors import ClientError
 
 TOKEN_VARIABLE = "WARMROUTE_ENGINE_TOKEN"  # noqa: S105 - a name, no secret
@@ -49,7 +50,7 @@ class Door:
         if self.shut is not None:
             raise ClientError(403, "kv_control_off", f"KV control is off: {self.shut}")
         if self._token is not None:
-            _check_token(self._token, authorization)
+            check_token(authorization, self._token, TOKEN_VARIABLE)
         elif not is_address(host):
             raise ClientError(
                 403,
@@ -57,20 +58,4 @@ class Door:
                 f"host {host[:200]!r} (allowed without a token: localhost or an IP "
                 f"address); set {TOKEN_VARIABLE} to use a name",
             )
-        if method == "POST" and kind.lower() != "application/json":
-            raise ClientError(
-                415,
-                "content_type_not_json",
-                f"content type {kind[:200]!r} (allowed: application/json; curl sends "
-                f"it with --json)",
-            )
-
-
-def _check_token(token: bytes, authorization: str) -> None:
-    if not brings(authorization, token):
-        raise ClientError(
-            401,
-            "engine_token_wrong",
-            f"KV control wants the engine's token; send the header "
-            f"'Authorization: Bearer ${TOKEN_VARIABLE}'",
-        )
+        check_json(method, kind)

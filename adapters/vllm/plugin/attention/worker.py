@@ -4,11 +4,13 @@ import importlib
 import inspect
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warmroute.adapters.vllm.plugin.attention.option import option_fault
-from warmroute.adapters.vllm.plugin.attention.watch import Watch
 from warmroute.adapters.vllm.plugin.names import OPEN_WATCH
+
+if TYPE_CHECKING:
+    from warmroute.adapters.vllm.plugin.attention.watch import Watch
 
 logger = logging.getLogger("vllm.warmroute")
 
@@ -60,9 +62,7 @@ def looking_layers(names: list[str]) -> list[str]:
 
 
 def _runner_fault(runner: Any) -> str | None:
-    backend = importlib.import_module(
-        "warmroute.adapters.vllm.plugin.attention.backend"
-    )
+    backend = importlib.import_module(f"{_HERE}.backend")
     platform = importlib.import_module("vllm.v1.attention.backends.cpu_attn")
     forward = platform.CPUAttentionBackendImpl.forward
     found = tuple(inspect.signature(forward).parameters)
@@ -81,7 +81,9 @@ def _runner_fault(runner: Any) -> str | None:
 
 
 def _arm(runner: Any) -> None:
-    watch = Watch(runner, next(_groups(runner)).kv_cache_spec.block_size)
+    watch: Watch = importlib.import_module(f"{_HERE}.watch").Watch(
+        runner, next(_groups(runner)).kv_cache_spec.block_size
+    )
     for group in _groups(runner):
         for builder in group.metadata_builders:
             builder.build = watch.building(builder.build)
