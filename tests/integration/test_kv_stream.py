@@ -80,6 +80,11 @@ class Hearer:
         self.leave = partial(subscriptions.remove, member)
         self.stream.start()
 
+    @property
+    def has_caught_up(self) -> bool:
+        """Tell whether a replay came, and nothing of it waits to be entered."""
+        return self.stream.num_replays > 0 and not self.stream.is_catching_up
+
     def matched(self, first: int, num_blocks: int = 1) -> int:
         numbers = range(first, first + num_blocks)
         tokens = array("I", [one for one in numbers for _ in range(SIZE)])
@@ -116,7 +121,7 @@ async def hearing(
     """Hear a publisher that has published something, once all of it has come."""
     hearer = Hearer(publisher.address, subscriptions, publisher.context)
     try:
-        await hearer.until(lambda: hearer.stream.num_replays > 0)
+        await hearer.until(lambda: hearer.has_caught_up)
         yield hearer
     finally:
         await hearer.stream.close()
