@@ -175,16 +175,6 @@ class PrefixIndex(Leaving):
             if holder in run.used and run.end <= depth:
                 run.used[holder] = run.last = stamp
 
-    def remove_prefix(self, hashes: Sequence[int], holder: int | None = None) -> None:
-        """Drop the blocks behind a prefix, of one holder or of all; it stays itself.
-
-        An empty prefix has everything behind it.
-        """
-        path, depth = self.path(hashes)
-        if depth == len(hashes):
-            run = path[-1] if path else self.root
-            self.drop_behind(run, depth - run.start, holder)
-
     def truncate(
         self,
         holder: int,

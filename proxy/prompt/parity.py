@@ -73,10 +73,7 @@ CHECKS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "chat",
         {
             "messages": [
-                {
-                    "role": role,
-                    "content": f"Turn {turn}: " + "as it was, so it is. " * 9,
-                }
+                {"role": role, "content": f"Turn {turn}: {_FILLER}"}
                 for turn in range(24)
                 for role in ("user", "assistant")
             ]
