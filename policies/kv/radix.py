@@ -112,8 +112,6 @@ class PrefixIndex(Leaving):
         Returns:
             The leading blocks that the holder had before.
         """
-        if not hashes:
-            return 0
         if path is None:
             path, depth = self.path(hashes)
         last = path[-1] if path else self.root

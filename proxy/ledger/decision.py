@@ -114,17 +114,10 @@ class Decision:
         lower: Sequence[tuple[int, int]] | None = None,
         bytes_per_token: float = 4.0,
     ) -> None:
-        if len(path) > _MAX_TEXT:
-            path = path[:_MAX_TEXT]
-        size = roster.record_bytes + len(request_id) + len(path)
-        if model is not None:
-            if len(model) > _MAX_TEXT:
-                model = model[:_MAX_TEXT]
-            size += len(model)
         self.request_id = request_id
         self.time = time
-        self.path = path
-        self.model = model
+        self.path = path = path[:_MAX_TEXT]
+        self.model = model = None if model is None else model[:_MAX_TEXT]
         self.grade = grade
         self.prompt_tokens = prompt_tokens
         self.policy = policy
@@ -141,7 +134,8 @@ class Decision:
             self._costs = roster.pack_costs(*flat)
         self._lower = lower
         self._bytes_per_token = bytes_per_token
-        self.size_bytes = size
+        size = len(request_id) + len(path) + len(model or "")
+        self.size_bytes = roster.record_bytes + size
         self.attempts = 1
         self.queued_s: float | None = None
         self.shadow: tuple[str, int, Cost | None] | None = None
