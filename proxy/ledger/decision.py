@@ -149,11 +149,6 @@ class Decision:
         self.classes: Classes | None = None
 
     @property
-    def best_tokens(self) -> int:
-        """Return the longest match among the candidates."""
-        return max(self.matched)
-
-    @property
     def rank(self) -> int | None:
         """Return the chosen data-parallel rank, where the backend has several."""
         return self.roster.ranks[self.index]

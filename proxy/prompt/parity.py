@@ -101,13 +101,11 @@ class Verdict:
         check: Name of the prompt.
         outcome: ``equal``, ``differs``, or ``skipped`` where one side refused it.
         detail: What differs, or why it was skipped.
-        position: Index of the first token that differs.
     """
 
     check: str
     outcome: str
     detail: str = ""
-    position: int | None = None
 
 
 async def check_parity(renderer: Renderer, model: str, ask: Ask) -> list[Verdict]:
@@ -145,4 +143,4 @@ def _judge(
         f"token {at} of {len(ours)} is {here} here and {there} in the engine, whose "
         f"prompt has {len(theirs)}"
     )
-    return Verdict(name, "differs", detail, at)
+    return Verdict(name, "differs", detail)
