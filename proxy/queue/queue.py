@@ -176,8 +176,6 @@ class HoldQueue:
             "backends": lines,
         }
 
-    # internals
-
     def _rank(self, held: Held, plan: Plan) -> None:
         candidate, started_at = plan.candidate, held.started_at
         held.plan = plan
