@@ -116,8 +116,10 @@ class Decision:
     ) -> None:
         self.request_id = request_id
         self.time = time
-        self.path = path = path[:_MAX_TEXT]
-        self.model = model = None if model is None else model[:_MAX_TEXT]
+        self.path = path if len(path) <= _MAX_TEXT else path[:_MAX_TEXT]
+        if model is not None and len(model) > _MAX_TEXT:
+            model = model[:_MAX_TEXT]
+        self.model = model
         self.grade = grade
         self.prompt_tokens = prompt_tokens
         self.policy = policy
@@ -134,8 +136,8 @@ class Decision:
             self._costs = roster.pack_costs(*flat)
         self._lower = lower
         self._bytes_per_token = bytes_per_token
-        size = len(request_id) + len(path) + len(model or "")
-        self.size_bytes = roster.record_bytes + size
+        size = roster.record_bytes + len(request_id) + len(self.path)
+        self.size_bytes = size if model is None else size + len(model)
         self.attempts = 1
         self.queued_s: float | None = None
         self.shadow: tuple[str, int, Cost | None] | None = None
