@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import aiohttp
 
+from warmroute.adapters.door import DOOR
 from warmroute.policies.errors import BackendUnavailable, ProtocolMismatch
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-DOOR = "/warmroute/"
-"""Paths of the plugin inside an engine."""
 
 
 class BackendRefused(BackendUnavailable):

@@ -5,6 +5,7 @@ import re
 from itertools import count
 from typing import Final
 
+from warmroute.adapters.door import leads_to_door
 from warmroute.policies.errors import ClientError
 
 Headers = list[tuple[bytes, bytes]]
@@ -55,7 +56,8 @@ class RequestHead:
     """The head of a request, checked, with the fields the proxy reads.
 
     Raises:
-        ClientError: 400 for heads that two parsers could read differently.
+        ClientError: 400 for heads that two parsers could read differently, 403 for
+            the paths of the plugin inside an engine.
     """
 
     __slots__ = (
@@ -81,7 +83,7 @@ class RequestHead:
                 passing.append((key, name, value))
         self.fields = fields
         self.passing = passing
-        self.target = _origin_form(target)
+        self.target = _checked(_origin_form(target))
         self.path = self.target.partition(b"?")[0].decode("latin-1")
         _check_framing(version, fields)
         self.has_body = b"content-length" in fields or b"transfer-encoding" in fields
@@ -163,3 +165,15 @@ def _origin_form(target: bytes) -> bytes:
         )
     rest = target[authority.end() :]
     return rest if rest.startswith(b"/") else b"/" + rest
+
+
+def _checked(target: bytes) -> bytes:
+    """Refuse the engines' own door: the backend's key would be put in for anybody."""
+    if leads_to_door(target):
+        raise ClientError(
+            403,
+            "forbidden_path",
+            "paths under /warmroute/ are not served on the data port; use "
+            "/api/kv/{verb} on the admin port",
+        )
+    return target
