@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from warmroute.adapters.endpoint import BackendRefused, Endpoint
+from warmroute.adapters.endpoint import BackendIsSelf, BackendRefused, Endpoint
 from warmroute.adapters.kv_control import KVControl, Snapshot
 from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.remedies import Lack
 
 __all__ = [
     "Adapter",
+    "BackendIsSelf",
     "BackendRefused",
     "CacheCounters",
     "Endpoint",

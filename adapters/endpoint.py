@@ -12,10 +12,16 @@ from warmroute.adapters.door import DOOR
 from warmroute.policies.errors import BackendUnavailable, ProtocolMismatch
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+INSTANCE_HEADER = "X-Warmroute-Instance"
+"""Which process answered, where it was a warmroute and not an engine."""
 
 
 class BackendRefused(BackendUnavailable):
     """Nobody listens at the backend's address: its process is gone."""
+
+
+class BackendIsSelf(BackendUnavailable):
+    """The backend's address leads back to the process that asks."""
 
 
 class Answer(NamedTuple):
@@ -38,11 +44,13 @@ class Endpoint:
         tls: Context for https, or None.
         max_bytes: Bound of one answer; 8 MiB unless given.
         door_key: Authorization of calls to the plugin's paths, if they have their own.
+        instance_id: Of the process that asks; an answer with it comes from itself.
     """
 
     __slots__ = (
         "_door_key",
         "_headers",
+        "_instance_id",
         "_max_bytes",
         "_session",
         "_timeout",
@@ -59,8 +67,10 @@ class Endpoint:
         tls: ssl.SSLContext | None = None,
         max_bytes: int | None = None,
         door_key: str | None = None,
+        instance_id: str | None = None,
     ) -> None:
         self.url = url
+        self._instance_id = instance_id
         self._door_key = door_key
         self._session = session
         self._headers = headers
@@ -83,6 +93,7 @@ class Endpoint:
             tls,
             max_bytes,
             self._door_key,
+            self._instance_id,
         )
 
     async def get(self, path: str) -> Answer:
@@ -136,6 +147,7 @@ class Endpoint:
                 ssl=self._tls,
                 allow_redirects=False,
             ) as response:
+                self._check_instance(response)
                 return Answer(response.status, await self._read(path, response))
         except TimeoutError as error:
             raise BackendUnavailable(
@@ -148,6 +160,14 @@ class Endpoint:
         if self._door_key is None or not path.startswith(DOOR):
             return self._headers
         return {**self._headers, "Authorization": self._door_key}
+
+    def _check_instance(self, response: aiohttp.ClientResponse) -> None:
+        instance_id = response.headers.get(INSTANCE_HEADER)
+        if instance_id is not None and instance_id == self._instance_id:
+            raise BackendIsSelf(
+                f"this backend is this warmroute itself ({self.url}); give the "
+                "address of an engine"
+            )
 
     async def _read(self, path: str, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()

@@ -4,6 +4,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from warmroute.adapters.endpoint import INSTANCE_HEADER
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.fleet import Fleet
 from warmroute.proxy.http.head import RequestHead
@@ -14,12 +15,18 @@ _MODELS = "/v1/models"
 
 
 class OwnPaths:
-    """Health and the union of the models; everything else belongs to engines."""
+    """Health and the union of the models; everything else belongs to engines.
 
-    __slots__ = ("_fleet", "is_draining")
+    Attributes:
+        is_draining: Whether it is told that the process ends.
+        extra: A header of every answer: which process answers.
+    """
+
+    __slots__ = ("_fleet", "extra", "is_draining")
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self.extra = f"{INSTANCE_HEADER}: {fleet.instance_id}\r\n".encode()
         self.is_draining = False
 
     def __repr__(self) -> str:

@@ -179,6 +179,7 @@ class DataPort:
                 *own,
                 head.request_id,
                 close=not keeps_alive,
+                extra=self.own.extra,
                 bodiless=head.method == b"HEAD",
             )
             return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)

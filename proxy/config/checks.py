@@ -7,7 +7,9 @@ single values and not only once those are mended.
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
+from urllib.parse import urlsplit
 
+from warmroute.adapters.caller import is_loopback
 from warmroute.adapters.registry import adapters
 from warmroute.policies.errors import WarmrouteError
 from warmroute.policies.registry import policies
@@ -25,6 +27,8 @@ from warmroute.proxy.config.policy import (
 )
 from warmroute.proxy.config.tokenizers import WORDS, read_tokenizer
 
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104
+
 
 def engine_names() -> list[str]:
     """List what ``backends[].engine`` may be."""
@@ -37,6 +41,7 @@ def check_all(draft: Draft, directory: FilePath) -> None:
     _check_models(draft, directory)
     _check_policy(draft)
     _check_listeners(draft)
+    _check_loops(draft)
     _check_tls(draft, directory)
 
 
@@ -143,10 +148,45 @@ def _check_listeners(draft: Draft) -> None:
             "set WARMROUTE_ADMIN_TOKEN, or listen on 127.0.0.1, or say `admin: off`",
         )
     if listen and admin.port and listen.port == admin.port:
-        wildcards = {"", "0.0.0.0", "::"}  # noqa: S104
-        if listen.host == admin.host or wildcards & {listen.host, admin.host}:
+        hosts = {listen.host, admin.host}
+        if len(hosts) == 1 or _WILDCARDS & hosts:
             message = f"{admin} is taken by listen; choose another port"
             draft.report(("admin",), message)
+
+
+def _check_loops(draft: Draft) -> None:
+    """Report backends whose URL names an address that this process listens on."""
+    own = {
+        "listen": _address(draft, "listen", DEFAULT_LISTEN),
+        "admin": _address(draft, "admin", DEFAULT_ADMIN),
+    }
+    for path, backend in _items(draft, "backends"):
+        place, url = (*path, "url"), backend.get("url")
+        if not isinstance(url, str) or draft.is_broken(place):
+            continue
+        for key, address in own.items():
+            if address is not None and _leads_to(url, address):
+                message = f"'{url}' is this warmroute's own address ({key}: {address})"
+                draft.report(place, f"{message}; give the address of an engine")
+
+
+def _leads_to(url: str, address: Address) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").rstrip(".")
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return False  # reported as no URL
+    if port != address.port or not host:
+        return False
+    if host in _WILDCARDS:
+        host = "localhost"
+    own = address.host.lower()
+    if own in _WILDCARDS:
+        return is_loopback(host)
+    # 127.0.0.2 may be somebody else's beside our 127.0.0.1, localhost may not.
+    is_named = "localhost" in (host, own)
+    return host == own or (is_named and is_loopback(host) and is_loopback(own))
 
 
 def _has_admin_token(draft: Draft) -> bool:

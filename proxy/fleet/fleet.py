@@ -6,6 +6,7 @@ the computed routes, so that the request path is one dictionary lookup.
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -35,6 +36,9 @@ class Fleet:
     capacity or event sources became known or changed) and *on_changed* (its state
     or its breaker).
 
+    *instance_id* tells this process from every other: a backend that answers with it
+    is no engine, and leads back here.
+
     Args:
         backends: Those of the configuration; no network is touched before
             `start`.
@@ -55,6 +59,7 @@ class Fleet:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.instance_id = secrets.token_hex(8)
         self.backends: dict[str, Backend] = {}
         self.on_added: list[Hook] = []
         self.on_removed: list[Hook] = []
@@ -65,7 +70,7 @@ class Fleet:
         self._load = load
         self._clock = clock
         self._routes = Routes(self.backends, health, clock)
-        self._probers = Probers(health, self._settle, clock)
+        self._probers = Probers(health, self._settle, clock, self.instance_id)
         for config in backends:
             self.add(config)
 
@@ -231,6 +236,8 @@ class Fleet:
         before = vitals.life
         if report.ready:
             self._pass(backend, report)
+        elif report.is_self:
+            vitals.condemn()
         else:
             vitals.fail_probe(self._clock(), report.refused)
         backend.is_unsure = vitals.life != "up" or not backend.breaker.is_calm()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from warmroute.adapters.base import (
     Adapter,
+    BackendIsSelf,
     BackendRefused,
     Endpoint,
     EngineFacts,
@@ -36,6 +37,7 @@ class Report:
     Args:
         ready: Whether the engine takes requests.
         refused: Whether its address refused the connection.
+        is_self: Whether this process itself answered.
         detail: Why it is not ready.
         adapter: The adapter in force, detected anew where that was in doubt.
         detected: Whether every adapter had its say on what the engine is.
@@ -48,6 +50,7 @@ class Report:
     adapter: Adapter
     ready: bool = False
     refused: bool = False
+    is_self: bool = False
     detail: str = ""
     detected: bool = True
     models: list[ModelCard] | None = None
@@ -141,6 +144,9 @@ class Prober:
             await self._ask_health(report)
         except BackendRefused as error:
             report.refused = True
+            report.detail = str(error)
+        except BackendIsSelf as error:
+            report.is_self = True
             report.detail = str(error)
         except Exception as error:  # an adapter is a plugin and may raise anything
             report.detail = str(error) or repr(error)

@@ -28,12 +28,14 @@ class Probers:
         health: How to probe.
         settle: Called with each backend and what its probe found.
         clock: Monotonic seconds.
+        instance_id: Of this process, to know it again behind a backend's address.
     """
 
     __slots__ = (
         "_aborts",
         "_clock",
         "_health",
+        "_instance_id",
         "_probers",
         "_session",
         "_settle",
@@ -45,7 +47,9 @@ class Probers:
         health: HealthConfig,
         settle: Callable[[Backend, Report], None],
         clock: Callable[[], float],
+        instance_id: str,
     ) -> None:
+        self._instance_id = instance_id
         self._health = health
         self._settle = settle
         self._clock = clock
@@ -116,6 +120,7 @@ class Probers:
             timeout_s,
             backend.ssl,
             door_key=backend.door_key,
+            instance_id=self._instance_id,
         )
 
     def endpoint(self, name: str) -> Endpoint | None:

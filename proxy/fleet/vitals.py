@@ -99,6 +99,11 @@ class Vitals:
         elif self.life == "starting" or self._failures >= self._limit:
             self.life = "down"
 
+    def condemn(self) -> None:
+        """Note a probe that no traffic outweighs: what answers there is no engine."""
+        self._failures += 1
+        self.life = "down"
+
     def foresee_restart(self) -> None:
         """Note a restart that others have proved: a probe is about to meet it."""
         self._is_foreseen = True

@@ -191,6 +191,41 @@ class TestProblems:
         assert any(line.startswith(f"config.yaml:{problem}") for line in problems)
 
     @pytest.mark.parametrize(
+        ("own", "url"),
+        [
+            ("listen: 127.0.0.1:18232", "http://127.0.0.1:18232"),
+            ("listen: 127.0.0.1:18232", "http://localhost:18232/prefix"),
+            ("listen: 127.0.0.1:18232", "http://LocalHost.:18232"),
+            ("listen: 127.0.0.1:18232", "http://0.0.0.0:18232"),
+            ("listen: localhost:18232", "http://127.0.0.1:18232"),
+            ("listen: localhost:18232", "http://[::1]:18232"),
+            ("listen: :18232", "http://127.0.0.3:18232"),
+            ("listen: '[::]:18232'", "http://[::1]:18232"),
+            ("listen: 10.0.0.7:443", "https://10.0.0.7"),
+            ("listen: proxy:80", "http://Proxy"),
+            ("admin: 127.0.0.1:18232", "http://localhost:18232"),
+        ],
+    )
+    @pytest.mark.parametrize("form", ["{}", "{{url: '{}'}}"])
+    def test_a_backend_at_an_own_address_is_told(
+        self, files: Files, own: str, url: str, form: str
+    ) -> None:
+        (line,) = files.problems(f"{own}\nbackends:\n  - {form.format(url)}\n")
+        key = own.partition(":")[0]
+        assert line.startswith("config.yaml:3: backends[0].url: ")
+        assert f"is this warmroute's own address ({key}: " in line
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *("http://127.0.0.1:18233", "http://127.0.0.2:18232"),
+            *("https://127.0.0.1", "http://[::1]:18232", "http://host:18232"),
+        ],
+    )
+    def test_other_addresses_may_be_backends(self, files: Files, url: str) -> None:
+        files.load(f"listen: 127.0.0.1:18232\nbackends: ['{url}']\n")
+
+    @pytest.mark.parametrize(
         ("addition", "home"),
         [
             ("kv_events: auto", "it belongs under `backends[]`"),

@@ -8,6 +8,8 @@ from unit import fleet_rig
 from unit.fake_engine import FakeEngine
 from unit.fleet_rig import Make, entry
 
+from warmroute.proxy.fleet.probe import Report
+
 engine = fleet_rig.engine
 other = fleet_rig.other
 make = fleet_rig.make
@@ -48,6 +50,17 @@ class TestDiscovery:
         assert rig.names("whatever") == ["a"]
         complaints = [r for r in caplog.records if r.message == "backend_unreadable"]
         assert [r.__dict__["what"] for r in complaints] == ["models", "kv events"]
+
+    async def test_one_probe_that_meets_this_process_is_enough(
+        self, make: Make, engine: Any
+    ) -> None:
+        """However well the address did before, and whatever traffic says."""
+        rig = make(entry("a", engine), interval_s=60, failures=100)
+        await rig.until_up("a")
+        rig.fleet.progressed(rig["a"])
+        report = Report(rig["a"].adapter, is_self=True, detail="itself")
+        rig.fleet._settle(rig["a"], report)
+        assert rig["a"].state == "down"
 
     async def test_follows_a_lora_that_is_loaded(self, make: Make, engine: Any) -> None:
         rig = make(entry("a", engine))

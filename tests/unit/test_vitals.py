@@ -32,6 +32,13 @@ class TestLife:
         vitals.pass_probe("1")
         assert repr(vitals) == "<Vitals up [failed: 0/3]>"
 
+    def test_one_probe_that_met_the_prober_itself_is_enough(self) -> None:
+        """What traffic moved there went in a circle."""
+        vitals = make()
+        vitals.progress_at = 100.0
+        vitals.condemn()
+        assert vitals.life == "down"
+
     def test_progress_on_traffic_outranks_slow_probes(self) -> None:
         """A long prefill makes /health late, and is no reason to leave."""
         vitals = make()
