@@ -8,6 +8,7 @@ import pytest
 
 from warmroute.policies.errors import ConfigError
 from warmroute.proxy import logs
+from warmroute.proxy.log_queue import LogQueue
 
 
 class FakeTerminal(io.StringIO):
@@ -24,12 +25,20 @@ def record(event: str = "backend_down", **facts: object) -> logging.LogRecord:
     return made
 
 
+def written() -> None:
+    """Let what was logged be written, and no more."""
+    for handler in list(logging.getLogger().handlers):
+        if isinstance(handler, LogQueue):
+            handler.close()
+
+
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
     """The root logger, restored afterwards."""
     logger = logging.getLogger()
     handlers, level = list(logger.handlers), logger.level
     yield logger
+    written()
     logger.handlers[:] = handlers
     logger.setLevel(level)
 
@@ -72,7 +81,7 @@ class TestText:
             raise ValueError("broken")
         except ValueError:
             failed.exc_info = sys.exc_info()
-        assert "ValueError: broken" in logs.TextFormatter().format(failed)
+        assert "ValueError: broken" in logs.TextFormatter().format(logs.settle(failed))
 
 
 class TestJson:
@@ -105,7 +114,7 @@ class TestJson:
             raise ValueError("broken")
         except ValueError:
             failed.exc_info = sys.exc_info()
-        line = logs.JsonFormatter().format(failed)
+        line = logs.JsonFormatter().format(logs.settle(failed))
         assert "\n" not in line
         assert "ValueError: broken" in json.loads(line)["exception"]
 
@@ -116,7 +125,7 @@ class TestContext:
         tokens = [
             (var, var.set(var.name[0])) for var in (logs.request_id, logs.trace_id)
         ]
-        line = logs.TextFormatter().format(record(backend="a"))
+        line = logs.TextFormatter().format(logs.settle(record(backend="a")))
         for variable, token in tokens:
             variable.reset(token)
         assert line.endswith("backend_down request_id=r trace_id=t backend=a")
@@ -124,7 +133,7 @@ class TestContext:
     def test_extra_beats_the_context(self) -> None:
         """The id that the caller gives is the one that is meant."""
         token = logs.request_id.set("outer")
-        line = logs.TextFormatter().format(record(request_id="inner"))
+        line = logs.TextFormatter().format(logs.settle(record(request_id="inner")))
         logs.request_id.reset(token)
         assert line.endswith("backend_down request_id=inner")
 
@@ -145,6 +154,7 @@ class TestConfigure:
         """Machines get JSON, people get text, and both can be forced."""
         logs.configure("info", fmt, stream)
         logging.getLogger("plugin").info("hello")
+        written()
         assert stream.getvalue().startswith(starts)
 
     def test_a_second_call_replaces_the_first(self, root: logging.Logger) -> None:
@@ -154,8 +164,23 @@ class TestConfigure:
         logs.configure("warning", "text", second)
         logging.getLogger("plugin").info("quiet")
         logging.getLogger("plugin").warning("loud")
+        written()
         assert first.getvalue() == ""
         assert second.getvalue().count("\n") == 1
+
+    def test_a_reload_to_the_same_stream_keeps_what_waits(
+        self, root: logging.Logger
+    ) -> None:
+        """One queue goes on, with the new form and level."""
+        stream = io.StringIO()
+        logs.configure("info", "text", stream)
+        (before,) = [one for one in root.handlers if isinstance(one, LogQueue)]
+        logs.configure("warning", "json", stream)
+        (after,) = [one for one in root.handlers if isinstance(one, LogQueue)]
+        assert after is before
+        logging.getLogger("plugin").warning("loud")
+        written()
+        assert json.loads(stream.getvalue())["event"] == "loud"
 
     @pytest.mark.parametrize(("level", "fmt"), [("loud", "text"), ("info", "xml")])
     def test_unknown_names_are_configuration_errors(self, level: str, fmt: str) -> None:
