@@ -128,7 +128,7 @@ class App:
         self.sources.removed(backend)
         self.steering.removed(backend)
         self.view.remove_backend(backend.name)
-        self.port.forget(backend)
+        self.port.upstreams.forget(backend)
         self.ledger.forget_backend(backend.name)
 
     def _learned_facts(self, backend: Backend) -> None:

@@ -126,7 +126,7 @@ class Exchange:
     # sending
 
     def _attempt(self, now: float) -> None:
-        connection = self._port.pool(self._routing.backend).acquire(now)
+        connection = self._port.upstreams.pool(self._routing.backend).acquire(now)
         if connection is not None:
             self._send(connection, now)
             return
@@ -136,7 +136,7 @@ class Exchange:
     async def _connect(self) -> None:
         try:
             async with asyncio.timeout(self._port.connect_s):
-                connection = await self._port.connect(self._routing.backend)
+                connection = await self._port.upstreams.connect(self._routing.backend)
         except (OSError, TimeoutError) as error:
             self._connecting = None
             reason = connect_failure(error)
@@ -227,7 +227,7 @@ class Exchange:
         if connection is not None:
             if self._is_paused:
                 connection.resume()
-            port.pool(routing.backend).release(connection, now)
+            port.upstreams.pool(routing.backend).release(connection, now)
         status = relay.status
         if status < 400:
             port.fleet.succeeded(routing.backend)

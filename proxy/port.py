@@ -8,18 +8,17 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute.policies.errors import ClientError
+from warmroute.proxy.body_wait import LARGE_BYTES, BodyWait, LargeBodies
 from warmroute.proxy.config import Config
 from warmroute.proxy.fleet import Fleet
-from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.forward import Exchange
 from warmroute.proxy.http.forwarding import Forwarding
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.inbound import ClientConnection, ReadLimits
-from warmroute.proxy.http.outbound import UpstreamConnection
 from warmroute.proxy.http.outbox import Outbox
-from warmroute.proxy.http.pool import ConnectionPool
 from warmroute.proxy.http.reply import answer, error_answer
 from warmroute.proxy.http.splice import ask_for_usage
+from warmroute.proxy.http.upstreams import Upstreams
 from warmroute.proxy.http.work import Work
 from warmroute.proxy.killer_watch import KillerWatch
 from warmroute.proxy.ledger import Ledger
@@ -62,10 +61,12 @@ class DataPort:
         self.clock = clock
         self.outbox = Outbox()
         self.is_draining = False
+        self.held_bytes = 0
         self.own = OwnPaths(fleet)
         self.queue: HoldQueue | None = None
+        self._large = LargeBodies()
         self._connections: set[ClientConnection] = set()
-        self._pools: dict[Backend, ConnectionPool] = {}
+        self.upstreams = Upstreams(self.outbox)
         self.configure(config)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -80,7 +81,6 @@ class DataPort:
         self.connect_s = timeouts.connect_s
         self.first_byte_s = timeouts.first_byte_s
         self.idle_s = timeouts.idle_s
-        self._pool_idle_s = timeouts.pool_idle_s
         self.read_limits = ReadLimits(
             limits.head_bytes,
             limits.headers,
@@ -89,13 +89,13 @@ class DataPort:
             timeouts.body_s,
             timeouts.keep_alive_s,
             timeouts.idle_s,
+            limits.buffered_bytes,
         )
         self._max_connections = limits.connections
         self.scheme = b"https" if config.tls is not None else b"http"
         self.injects_usage = config.truth.usage == "inject"
         self.retry_attempts = config.retry.attempts
-        for pool in self._pools.values():
-            pool.idle_s = timeouts.pool_idle_s
+        self.upstreams.configure(timeouts.pool_idle_s)
         self.forwarding = Forwarding(config.headers.strip, self.scheme)
 
     # lifecycle
@@ -137,8 +137,8 @@ class DataPort:
             self._sweeper.cancel()
         for connection in list(self._connections):
             connection.shut_down()
-        for pool in self._pools.values():
-            pool.close()
+        self.upstreams.close()
+        self._large.close()
 
     def _sweep(self) -> None:
         now = self.clock()
@@ -147,8 +147,7 @@ class DataPort:
                 connection.expire()
             except Exception:
                 logger.exception("sweep_failed")
-        for pool in self._pools.values():
-            pool.sweep(now)
+        self.upstreams.sweep(now)
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
     # what connections ask
@@ -196,14 +195,22 @@ class DataPort:
         prompt: Prompt | None,
         trace: RequestTrace | None,
         started_at: float,
+        *,
+        is_new: bool = False,
     ) -> Work:
         """Make the work that answers a request, or that waits for its prompt first.
 
-        Without a *prompt* the body is read; with one, nothing is waited for again.
+        Without a *prompt* the body is read. One that is *new* is made exact, which
+        may have to be waited for; any other is as it will be.
         """
         try:
             if prompt is None:
-                prompt = self.router.read(head, body)
+                if len(body) > LARGE_BYTES:
+                    return BodyWait(
+                        self, connection, head, body, self._large, trace, started_at
+                    )
+                prompt, is_new = self.router.read(head, body), True
+            if is_new:
                 if self.killers is not None:
                     self.killers.see(prompt)
                 exact = self.router.exact
@@ -267,33 +274,6 @@ class DataPort:
         return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
 
     # what exchanges ask
-
-    def pool(self, backend: Backend) -> ConnectionPool:
-        """Return the kept connections of *backend*."""
-        pool = self._pools.get(backend)
-        if pool is None:
-            pool = self._pools[backend] = ConnectionPool(self._pool_idle_s)
-        return pool
-
-    def forget(self, backend: Backend) -> None:
-        """Close the kept connections of a backend that was removed."""
-        if (pool := self._pools.pop(backend, None)) is not None:
-            pool.close()
-
-    async def connect(self, backend: Backend) -> UpstreamConnection:
-        """Open a connection to *backend*.
-
-        Raises:
-            OSError: Nobody listens there, or TLS failed.
-        """
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: UpstreamConnection(self.outbox),
-            backend.host,
-            backend.port,
-            ssl=backend.ssl,
-            server_hostname=backend.host if backend.ssl is not None else None,
-        )
-        return connection
 
     def abandoned(self, routing: Routing) -> None:
         """Abort by id too, where closing the socket is not enough (SGLang, n > 1)."""

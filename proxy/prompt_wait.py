@@ -1,4 +1,4 @@
-"""A request whose prompt is still being tokenized."""
+"""A request whose prompt is still being made."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -17,17 +17,14 @@ if TYPE_CHECKING:
     from warmroute.proxy.port import DataPort
 
 
-class PromptWait(Waiting):
-    """Wait for a prompt, then hand the connection to what answers the request.
+class TaskWait(Waiting):
+    """Wait for a task, then hand the connection to what answers the request.
 
     Nothing is reserved meanwhile, so a client that goes leaves nothing behind. The
-    wait has a bound of its own; see `Pending.finish`. The work of a ClientConnection.
-
-    Args:
-        pending: The tokens on their way; the others are as for `Waiting`.
+    work of a ClientConnection.
     """
 
-    __slots__ = ("_pending", "_task")
+    __slots__ = ("_task",)
 
     def __init__(
         self,
@@ -36,16 +33,11 @@ class PromptWait(Waiting):
         head: RequestHead,
         body: bytes,
         prompt: Prompt,
-        pending: Pending,
         trace: RequestTrace | None,
         started_at: float,
     ) -> None:
         super().__init__(port, client, head, body, prompt, trace, started_at)
-        self._pending = pending
         self._task: asyncio.Task[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<PromptWait {self.head.request_id.decode()} {self._pending!r}>"
 
     def begin(self) -> None:
         """Start to wait."""
@@ -67,6 +59,36 @@ class PromptWait(Waiting):
         if self._task is not None:
             self._task.cancel()
         self._count_refused(error)
+
+    async def _wait(self) -> None:
+        raise NotImplementedError
+
+
+class PromptWait(TaskWait):
+    """Wait for a prompt to be tokenized, within bounds; see `Pending.finish`.
+
+    Args:
+        pending: The tokens on their way; the others are as for `Waiting`.
+    """
+
+    __slots__ = ("_pending",)
+
+    def __init__(
+        self,
+        port: "DataPort",
+        client: ClientConnection,
+        head: RequestHead,
+        body: bytes,
+        prompt: Prompt,
+        pending: Pending,
+        trace: RequestTrace | None,
+        started_at: float,
+    ) -> None:
+        super().__init__(port, client, head, body, prompt, trace, started_at)
+        self._pending = pending
+
+    def __repr__(self) -> str:
+        return f"<PromptWait {self.head.request_id.decode()} {self._pending!r}>"
 
     async def _wait(self) -> None:
         await self._pending.finish()

@@ -37,7 +37,7 @@ class IndexConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Bound what one client may send."""
+    """Bound what one client may send, and all of them together."""
 
     head_bytes: ByteCount = Field(
         default=65_536,
@@ -53,6 +53,13 @@ class LimitsConfig(Section):
         ge=1024,
         le=MAX_BYTES,
         description="Body of a request; more is answered 413.",
+    )
+    buffered_bytes: ByteCount = Field(
+        default=1_073_741_824,
+        ge=65_536,
+        le=MAX_BYTES,
+        description="Request bodies that are being read or kept, over all clients; a "
+        "request beyond that is answered 503.",
     )
     connections: Count = Field(
         default=8192, description="Open client connections; more are closed at once."

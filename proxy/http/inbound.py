@@ -5,12 +5,16 @@ Pipelined requests wait their turn here, and nothing more is read while they wai
 
 import asyncio
 import time
-from typing import Final, Protocol
+from typing import Final
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.http.head import RequestHead
-from warmroute.proxy.http.outbox import Outbox
-from warmroute.proxy.http.read_limits import ReadLimits, body_too_large
+from warmroute.proxy.http.listener import Port
+from warmroute.proxy.http.read_limits import (
+    ReadLimits,
+    body_too_large,
+    too_much_buffered,
+)
 from warmroute.proxy.http.reply import error_answer
 from warmroute.proxy.http.request_reader import RequestReader
 from warmroute.proxy.http.work import Work
@@ -21,33 +25,18 @@ _NEVER: Final = float("inf")
 _LINGER_S: Final = 5.0
 
 
-class Port(Protocol):
-    """The listener that a connection belongs to."""
-
-    read_limits: ReadLimits
-    outbox: Outbox
-    is_draining: bool
-
-    def opened(self, connection: "ClientConnection") -> bool:
-        """Count a new connection; False when there are too many."""
-
-    def closed(self, connection: "ClientConnection") -> None:
-        """Forget a connection."""
-
-    def refused(self, error: ClientError) -> None:
-        """Count a request that never became work."""
-
-    def work(
-        self, connection: "ClientConnection", head: RequestHead, body: bytes
-    ) -> Work:
-        """Make the work that answers a request."""
-
-
 class ClientConnection(asyncio.Protocol):
     """One client; reads requests, and writes what the work says."""
 
     __slots__ = (
-        *("_is_choked", "_is_starting", "_port", "_reader", "_reading_paused"),
+        *(
+            "_held_bytes",
+            "_is_choked",
+            "_is_starting",
+            "_port",
+            "_reader",
+            "_reading_paused",
+        ),
         *("_unsent", "_work"),
         *("deadline", "peer", "transport"),
     )
@@ -62,6 +51,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_starting = False
         self._reading_paused = False
         self._unsent = _NEVER
+        self._held_bytes = 0
         self.deadline = _NEVER
         self.peer = b"unknown"
 
@@ -77,6 +67,8 @@ class ClientConnection(asyncio.Protocol):
     def finished(self, *, keep_alive: bool) -> None:
         """End the current answer and turn to the next request, or close."""
         self._work = None
+        if self._held_bytes:
+            self._hold(self._reader.message_bytes)
         if not keep_alive or self._port.is_draining:
             self.deadline = time.monotonic() + _LINGER_S
             self._close()
@@ -92,6 +84,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut the connection, so that a truncated answer shows as one."""
         self._work = None
+        self._hold(0)
         self._port.outbox.flush()
         self.transport.abort()
 
@@ -167,7 +160,10 @@ class ClientConnection(asyncio.Protocol):
                 self._start(head, data[end:])
                 return
             self.deadline = time.monotonic() + limits.header_s
+        before = reader.message_bytes
         reader.feed(data, limits)
+        if reader.head is not None and not reader.is_over:
+            self._hold_part(reader, reader.head, before)
         if is_free:
             if reader.ready:
                 self._next()
@@ -185,6 +181,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the work that nobody waits any more."""
         self._port.closed(self)
+        self._hold(0)
         work, self._work = self._work, None
         self._reader.stop()
         if work is not None:
@@ -264,11 +261,30 @@ class ClientConnection(asyncio.Protocol):
         if len(body) > limits.body_bytes:
             self._refuse(body_too_large(len(body), limits))
             return
+        if body:
+            self._hold(len(body) + self._reader.message_bytes)
+            if self._port.held_bytes > limits.buffered_bytes:
+                self._refuse(too_much_buffered(limits))
+                return
         self._work = work = self._port.work(self, head, body)
         work.begin()
 
+    def _hold(self, num_bytes: int) -> None:
+        """Count what this client has here: being read, answered, or in between."""
+        self._port.held_bytes += num_bytes - self._held_bytes
+        self._held_bytes = num_bytes
+
+    def _hold_part(self, reader: RequestReader, head: RequestHead, before: int) -> None:
+        """Count what came of a body, or refuse it where the rest has no room."""
+        port, size = self._port, reader.message_bytes
+        self._hold(self._held_bytes + max(size - before, 0))
+        rest = max(head.content_length - size, 0)
+        if port.held_bytes + rest > port.read_limits.buffered_bytes:
+            reader.refuse(too_much_buffered(port.read_limits))
+
     def _refuse(self, error: ClientError) -> None:
         self._reader.stop()
+        self._hold(0)
         self._port.refused(error)
         self.write(error_answer(error, b"", close=True))
         # Closing with unread bytes would reset the connection and with it the

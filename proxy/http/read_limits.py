@@ -18,6 +18,7 @@ class ReadLimits(NamedTuple):
     body_s: float
     keep_alive_s: float
     idle_s: float
+    buffered_bytes: int
 
 
 def body_too_large(size: int, limits: ReadLimits) -> ClientError:
@@ -47,4 +48,15 @@ def too_many_headers(count: int, limits: ReadLimits) -> ClientError:
         "too_many_headers",
         f"the request has {count} headers; at most {limits.headers} are allowed "
         "(limits.headers)",
+    )
+
+
+def too_much_buffered(limits: ReadLimits) -> ClientError:
+    """Make the refusal of a body that all others together leave no room for."""
+    return ClientError(
+        503,
+        "overloaded",
+        "the bodies of all requests together reach their limit of "
+        f"{limits.buffered_bytes} bytes (limits.buffered_bytes)",
+        retry_after_s=1,
     )

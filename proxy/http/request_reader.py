@@ -78,8 +78,16 @@ class RequestReader:
         elif is_first and len(self.ready) == 1:
             self._learn(data)
 
+    def refuse(self, error: ClientError) -> None:
+        """Read no more of the request that is not whole yet, and queue its refusal."""
+        self._body = b""
+        self._refusal = error
+        self._end()
+        self.ready.append(error)
+
     def stop(self) -> None:
         """Read nothing more."""
+        self._body = b""
         self.is_over = True
 
     # httptools callbacks; an exception in one would be wrapped, so none raises
@@ -175,8 +183,7 @@ class RequestReader:
             elif size > 2 * (limits.body_bytes + limits.head_bytes):
                 self._refusal = body_too_large(size, limits)
         if self._refusal is not None:
-            self._end()
-            self.ready.append(self._refusal)
+            self.refuse(self._refusal)
 
     def _unreadable(self, error: httptools.HttpParserError) -> None:
         if self._refusal is not None:

@@ -21,6 +21,9 @@ from warmroute.proxy.prompt.shapes import (
     known_paths,
 )
 
+Parsed = tuple[Shape, Body, bytes | Batch]
+"""A body's shape and fields, and its prompts: one text, or several of any kind."""
+
 _JSON: Final = b"application/json"
 
 
@@ -46,21 +49,21 @@ class PromptReader:
         gives grade ``none``, with model and stream where they can be found.
         """
         shape = known_paths.get(path) or find_shape(path)
-        if not body or (content_encoding and not _is_plain(content_encoding)):
-            return Prompt(shape.kind, pin=find_response_id(path))
-        if content_type != _JSON and _is_form(content_type):
-            return _read_form(shape, content_type, body)
-        decode, join = shape.decode, shape.join
+        found = parse(shape, path, content_type, content_encoding, body)
+        return found if isinstance(found, Prompt) else self.describe(found, body)
+
+    def describe(self, parsed: "Parsed", body: bytes) -> Prompt:
+        """Return the prompt that was found in *body*; the cheap half of reading.
+
+        Only for the thread of the event loop, as it uses what is learned here.
+        """
+        shape, fields, content = parsed
         try:
-            fields = decode(body)
-            if join is not None and (text := join(fields)):
-                return self._read_text(shape, fields, text)
-            prompt = self._read_batch(shape, fields)
+            if type(content) is bytes:
+                return self._read_text(shape, fields, content)
+            return self._read_batch(shape, fields, content)  # type: ignore[arg-type]
         except UNREADABLE:
-            prompt = _read_leniently(shape, body)
-        if prompt.pin is None and shape.kind == "none":
-            prompt.pin = find_response_id(path)
-        return prompt
+            return _read_leniently(shape, body)
 
     def configure(self, models: Iterable[ModelConfig]) -> None:
         """Take over a new list of models; a changed tokenizer is learned anew."""
@@ -117,10 +120,7 @@ class PromptReader:
             sums,
         )
 
-    def _read_batch(self, shape: Shape, fields: Body) -> Prompt:
-        batch = Batch()
-        if not shape.collect(fields, batch):
-            return _describe(shape, fields)
+    def _read_batch(self, shape: Shape, fields: Body, batch: Batch) -> Prompt:
         model = fields.model
         name = model if type(model) is str else ""
         sums = self._density.find(name)
@@ -140,6 +140,34 @@ class PromptReader:
             rate,
             None if batch.is_exact or batch.has_media or is_continued else sums,
         )
+
+
+def parse(
+    shape: Shape, path: str, content_type: bytes, content_encoding: bytes, body: bytes
+) -> "Prompt | Parsed":
+    """Return what a body says; the dear half of reading, for any thread.
+
+    Returns:
+        The prompt, where nothing that was learned is needed for it.
+    """
+    if not body or (content_encoding and not _is_plain(content_encoding)):
+        return Prompt(shape.kind, pin=find_response_id(path))
+    if content_type != _JSON and _is_form(content_type):
+        return _read_form(shape, content_type, body)
+    decode, join = shape.decode, shape.join
+    try:
+        fields = decode(body)
+        if join is not None and (text := join(fields)):
+            return shape, fields, text
+        batch = Batch()
+        if shape.collect(fields, batch):
+            return shape, fields, batch
+        prompt = _describe(shape, fields)
+    except UNREADABLE:
+        prompt = _read_leniently(shape, body)
+    if prompt.pin is None and shape.kind == "none":
+        prompt.pin = find_response_id(path)
+    return prompt
 
 
 def _weigh(batch: Batch, root: int, rate: float) -> tuple[int, tuple[Piece, ...]]:

@@ -8,6 +8,7 @@ contains (0xF5 ... 0xFF), so no text can imitate the structure, and none is esca
 """
 
 from collections.abc import Iterable
+from threading import Lock
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +63,7 @@ _MEMO_BYTES: Final = 65536
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.decode
 _memo: dict[bytes, bytes] = {}
+_memo_lock: Final = Lock()
 
 
 def encode_value(value: Any) -> bytes:
@@ -81,9 +83,10 @@ def sort_json(raw: Raw) -> bytes:
     known = _memo.get(key)
     if known is None:
         known = _encode_sorted(_decode(raw))
-        if len(_memo) >= _MEMO_ENTRIES:
-            del _memo[next(iter(_memo))]
-        _memo[key] = known
+        with _memo_lock:  # large bodies are read in threads
+            if len(_memo) >= _MEMO_ENTRIES:
+                del _memo[next(iter(_memo))]
+            _memo[key] = known
     return known
 
 

@@ -89,7 +89,7 @@ async def test_pooled_connection_is_used_again_but_not_after_2_s(
     rig = await start_rig(answer_ok, health={"interval_s": 60})
     for _ in range(3):
         await rig.request(post(chat()))
-    pool = rig.app.port.pool(rig.app.fleet.backends["b0"])
+    pool = rig.app.port.upstreams.pool(rig.app.fleet.backends["b0"])
     assert len(pool) == 1
     now = rig.app.port.clock()
     pool.sweep(now + 1.9)

@@ -70,6 +70,8 @@ class FakeLimits(NamedTuple):
     header_s: float = 10.0
     body_s: float = 30.0
     keep_alive_s: float = 75.0
+    idle_s: float = 300.0
+    buffered_bytes: int = 1 << 30
 
 
 class FakeWork:
@@ -114,6 +116,7 @@ class FakePort:
         self.read_limits: Any = limits
         self.outbox = unheld()
         self.is_draining = False
+        self.held_bytes = 0
         self.is_full = False
         self.answers_at_once = answers_at_once
         self.waiting: list[FakeWork] = []

@@ -90,7 +90,7 @@ class Circuit:
         upstream = UpstreamConnection(self.app.port.outbox)
         wire: Any = Wire(lambda: self.asked.append(upstream))
         upstream.connection_made(wire)
-        self.app.port.pool(backend).release(upstream, time.monotonic())
+        self.app.port.upstreams.pool(backend).release(upstream, time.monotonic())
 
     def send(self, at: int) -> None:
         """Send a request, and have it answered."""
