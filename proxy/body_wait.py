@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.inbound import ClientConnection
 from warmroute.proxy.prompt import Prompt, PromptReader
-from warmroute.proxy.prompt.reader import parse
-from warmroute.proxy.prompt.shapes import find_shape
+from warmroute.proxy.prompt.bodies import Body
+from warmroute.proxy.prompt.reader import Parsed, parse
+from warmroute.proxy.prompt.shapes import Shape, find_shape
 from warmroute.proxy.prompt_wait import TaskWait
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 
@@ -44,14 +45,7 @@ class LargeBodies:
         self, prompts: PromptReader, head: RequestHead, body: bytes
     ) -> Prompt:
         """Return what `PromptReader.read` does."""
-        job = partial(
-            parse,
-            find_shape(head.path),
-            head.path,
-            head.content_type,
-            head.content_encoding,
-            body,
-        )
+        job = partial(_parse, find_shape(head.path), head, body)
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._executor, job)
         return found if isinstance(found, Prompt) else prompts.describe(found, body)
@@ -59,6 +53,16 @@ class LargeBodies:
     def close(self) -> None:
         """Drop what has not begun; do not wait for the rest."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _parse(shape: Shape, head: RequestHead, body: bytes) -> Prompt | Parsed:
+    """Parse *body*, and let go of its million messages where nobody waits for it."""
+    found = parse(shape, head.path, head.content_type, head.content_encoding, body)
+    if not isinstance(found, Prompt):
+        fields = found[1]
+        for name in fields.__struct_fields__[len(Body.__struct_fields__) :]:
+            setattr(fields, name, None)
+    return found
 
 
 class BodyWait(TaskWait):
