@@ -16,6 +16,7 @@ from warmroute.adapters.kv_requests import (
     BudgetRequest,
     PolicyRequest,
     Request,
+    RestoreRequest,
     SnapshotRequest,
 )
 from warmroute.policies.errors import ClientError
@@ -84,6 +85,13 @@ async def _check(control: KVControl, verb: str, request: Request) -> None:
                 f"unknown eviction policy {request.name!r} "
                 f"(allowed: {', '.join(sorted(known))})",
             )
+    if isinstance(request, RestoreRequest) and request.request_id is not None:
+        raise ClientError(
+            501,
+            "kv_dry_run_unsupported",
+            "kv restore: what a running request gave back is known to its engine "
+            "only; leave out dry_run",
+        )
     if isinstance(request, BudgetRequest) and request.method is not None:
         raise ClientError(
             501,
