@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from warmroute.adapters.kv_control import VERBS
-from warmroute.adapters.vllm.plugin.budgets import Budgets, Limit
+from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.host import tier_of
+from warmroute.adapters.vllm.plugin.limits import Limit
 from warmroute.adapters.vllm.plugin.names import BUDGET
 from warmroute.adapters.vllm.plugin.versions import version_fault
 
