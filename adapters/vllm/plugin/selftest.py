@@ -161,6 +161,8 @@ def _rehearse_budget() -> None:
     _expect(pages[4].block_hash is None, "what saw a part only is cached")
     _expect(pages[1].ref_cnt == 1, "a block of others is lost")
     _expect(pool.get_num_free_blocks() == 3, "a block is not given back")
+    manager.req_to_blocks["r"][1:3] = pool.get_new_blocks(2)
+    _expect(pool.get_num_free_blocks() == 1, "blocks do not return")
     pool.free_blocks(reversed(manager.req_to_blocks["r"]))
     pool.free_blocks([pages[1]])
     _expect(pool.get_num_free_blocks() == 7, "a block is lost")
