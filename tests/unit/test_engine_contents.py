@@ -56,7 +56,10 @@ class TestBlockContents:
             rig.add(name, list(range(first, first + 9)), max_tokens=1)
             rig.run()
 
-        stored = [("stored", (10, 11, 12, 13), "GPU"), ("stored", (14, 15, 16, 17), "GPU")]
+        stored = [
+            ("stored", (10, 11, 12, 13), "GPU"),
+            ("stored", (14, 15, 16, 17), "GPU"),
+        ]
         assert known[0] == told.events[:3]
         assert known[1][3:] == [("removed", "GPU")] * 2 + stored + [("end",)]
 
@@ -68,7 +71,12 @@ class TestBlockContents:
         rig.add("a", [1, 2, 3, 4, 5, 6, 7, 8, 9])
         rig.run()
 
-        assert told.events[2:] == [("end",), ("removed", "GPU"), ("removed", "GPU"), ("end",)]
+        assert told.events[2:] == [
+            ("end",),
+            ("removed", "GPU"),
+            ("removed", "GPU"),
+            ("end",),
+        ]
 
     def test_content_of_a_block_is_known_while_it_is_resident(self):
         """An evicted block is forgotten."""
