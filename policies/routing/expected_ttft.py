@@ -40,7 +40,7 @@ class ExpectedTtft:
             float,
             Limits(0, 10),
             "price of stopping one running stream, per second of prefill",
-        ] = 0.08,
+        ] = 0.06,
         decode_weight: Annotated[
             float,
             Limits(0, 10),

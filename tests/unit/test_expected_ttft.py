@@ -68,7 +68,7 @@ def formula(query: Query, one: Candidate) -> tuple[float, float, float]:
         depth = one.matched_tokens + uncached / 2
         each = (30_000 + depth) / (30_000 + query.depth_tokens)
     work = each * uncached
-    miss = work / rate + (alpha - 1 + 0.08 * one.decodes) * work / one.speed.rate
+    miss = work / rate + (alpha - 1 + 0.06 * one.decodes) * work / one.speed.rate
     tokens = one.context_tokens + query.prompt_tokens
     itl = one.speed.line.scale * (6.5e-3 + 25e-6 * (one.requests + 1) + 46e-9 * tokens)
     return wait, miss, 0.1 * query.output_tokens * itl
