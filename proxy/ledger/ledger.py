@@ -148,12 +148,7 @@ class Ledger:
         if ttft_s is not None or 200 <= status < 300:
             classes = decision.classify(seen_tokens, prompt_tokens)
             flow.count_tokens(classes, decision.predicted_tokens, cached_tokens)
-        if error is not None:
-            self._warn(decision, error)
-        if logger.isEnabledFor(logging.DEBUG):
-            _log_access(decision)
-        if self.listeners:
-            self._tell(decision)
+        self._announce(decision, error)
 
     def rejected(self, code: str) -> None:
         """Count a request that was answered without a decision."""
@@ -245,7 +240,12 @@ class Ledger:
                 self._gone.add(flow.tokens.snapshot())
         self._departed = left
 
-    def _tell(self, decision: Decision) -> None:
+    def _announce(self, decision: Decision, error: str | None) -> None:
+        """Tell of a request that has ended: the log, and whoever listens."""
+        if error is not None:
+            self._warn(decision, error)
+        if logger.isEnabledFor(logging.DEBUG):
+            _log_access(decision)
         for listener in self.listeners:
             try:
                 listener(decision)
