@@ -59,6 +59,11 @@ class Publisher:
             self._socket.close()
             raise
 
+    @property
+    def last_seq(self) -> int:
+        """Number of the newest message; -1 before the first."""
+        return len(self._sent) - 1
+
     async def publish(self, *events: object, is_lost: bool = False) -> None:
         """Send one batch; one that is lost can only be replayed."""
         payload = msgspec.msgpack.encode([1.0, list(events), 0])

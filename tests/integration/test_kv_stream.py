@@ -129,9 +129,12 @@ async def hearing(
 
 
 async def connected(publisher: Publisher, hearer: Hearer) -> None:
-    """Return once messages come; ZMQ connects when it pleases."""
+    """Return once messages come, and no replay is under way that could bring others.
+
+    ZMQ connects when it pleases, and a new connection is a reason to ask again.
+    """
     before = hearer.stream.sequencer.last
-    while hearer.stream.sequencer.last == before:
+    while hearer.stream.sequencer.last == before or hearer.stream.is_catching_up:
         await publisher.publish()
         await asyncio.sleep(0.01)
 
