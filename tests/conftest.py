@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from conformance.raw_engine import RawEngine, Script
-from conformance.rig import Rig, StartRig
+from conformance.rig import ForwardClock, Rig, StartRig
 from hypothesis import settings
 
 from warmroute.proxy import router
@@ -47,7 +47,7 @@ async def start_rig(tmp_path: Path) -> AsyncIterator[StartRig]:
             "listen": "127.0.0.1:0",
             "admin": "off",
             "policy": "least_requests",
-            "health": {"interval_s": 0.2, "timeout_s": 1},
+            "health": {"interval_s": 0.2, "timeout_s": 30},
             "backends": [
                 {"name": f"b{at}", "url": engine.url, "engine": "openai"}
                 for at, engine in enumerate(engines)
@@ -60,7 +60,8 @@ async def start_rig(tmp_path: Path) -> AsyncIterator[StartRig]:
         def load() -> Any:
             return load_config(path, {})
 
-        rig = Rig(App(load(), load), engines)
+        clock = ForwardClock()
+        rig = Rig(App(load(), load, clock), engines, clock)
         rigs.append(rig)
         await rig.app.start()
         if engines:
