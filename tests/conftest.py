@@ -9,14 +9,16 @@ import pytest
 import yaml
 from conformance.raw_engine import RawEngine, Script
 from conformance.rig import ForwardClock, Rig, StartRig
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from warmroute.proxy import router
 from warmroute.proxy.app import App
 from warmroute.proxy.config import load_config
 
 # Deadlines of wall-clock time fail on a busy machine, whatever the code does.
-settings.register_profile("unhurried", settings(), deadline=None)
+settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("unhurried")
 
 
