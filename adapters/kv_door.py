@@ -6,6 +6,16 @@ from warmroute.policies.errors import ClientError
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
+def check_open(shut: str | None) -> None:
+    """Return unless a door is *shut*, which says why.
+
+    Raises:
+        ClientError: 403.
+    """
+    if shut is not None:
+        raise ClientError(403, "kv_control_off", f"KV control is off: {shut}")
+
+
 def check_token(authorization: str, token: bytes, variable: str) -> None:
     """Return when an Authorization header brings *token*.
 

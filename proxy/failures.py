@@ -1,8 +1,12 @@
-"""The errors that a client gets when a backend does not answer."""
+"""The errors of a request that does not come to a good end."""
 
 import ssl
+from typing import Final
 
 from warmroute.policies.errors import ClientError
+
+CLIENT_GONE: Final = 499
+"""The status in the records of a request whose client left; nobody gets it."""
 
 
 def connect_failure(error: OSError) -> str:
@@ -43,3 +47,13 @@ def lost(backend: str, reason: str) -> ClientError:
         "upstream_lost",
         f"backend {backend} failed during the answer ({reason})",
     )
+
+
+def client_left() -> ClientError:
+    """Make the error for a request whose client is gone."""
+    return ClientError(CLIENT_GONE, "client_gone", "the client left")
+
+
+def shutting_down() -> ClientError:
+    """Make the error for a request that the end of the process cuts short."""
+    return ClientError(503, "draining", "the proxy is shutting down")

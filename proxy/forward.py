@@ -10,7 +10,14 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from warmroute.policies.errors import ClientError
-from warmroute.proxy.failures import connect_failure, lost, stood_still, unreachable
+from warmroute.proxy.failures import (
+    CLIENT_GONE,
+    connect_failure,
+    lost,
+    shutting_down,
+    stood_still,
+    unreachable,
+)
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.inbound import ClientConnection
 from warmroute.proxy.http.outbound import Answer, UpstreamConnection
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CLIENT_GONE: Final = 499
 _AGED_S: Final = 1.0
 
 
@@ -115,8 +121,7 @@ class Exchange:
     def interrupted(self) -> None:
         """End because the process does, after its time to drain ran out."""
         connection = self._close_upstream()
-        error = ClientError(503, "draining", "the proxy is shutting down")
-        self._fail(error, connection)
+        self._fail(shutting_down(), connection)
 
     # sending
 

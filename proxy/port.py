@@ -26,12 +26,12 @@ from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.own import OwnPaths, ReadyAnswer
 from warmroute.proxy.process import listen
 from warmroute.proxy.prompt import Prompt
+from warmroute.proxy.prompt_wait import PromptWait
 from warmroute.proxy.queue import HoldQueue
 from warmroute.proxy.router import Router
 from warmroute.proxy.routing import Plan, Routing
 from warmroute.proxy.telemetry import Tracer
 from warmroute.proxy.telemetry.request_trace import RequestTrace
-from warmroute.proxy.waiting import PromptWait
 
 logger = logging.getLogger(__name__)
 

@@ -1,35 +1,43 @@
-"""A request whose prompt is still being tokenized."""
+"""A request that waits before anything is sent for it."""
 
-import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warmroute.policies.errors import ClientError
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.http.inbound import ClientConnection
-from warmroute.proxy.http.reply import error_answer
+from warmroute.proxy.http.work import Work
 from warmroute.proxy.prompt import Prompt
-from warmroute.proxy.prompt.pending import Pending
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 
 if TYPE_CHECKING:
     from warmroute.proxy.port import DataPort
 
+Maker = Callable[
+    [ClientConnection, RequestHead, bytes, Prompt, RequestTrace | None, float], Work
+]
+"""Makes the work that answers a request, as `DataPort.exchange` does."""
+
 logger = logging.getLogger(__name__)
 
-_CLIENT_GONE = 499
 
+class Waiting:
+    """What all such requests have in common; what they wait for is their own.
 
-class PromptWait:
-    """Wait for a prompt, then hand the connection to what answers the request.
-
-    Nothing is reserved meanwhile, so a client that goes leaves nothing behind. The
-    wait has a bound of its own; see `Pending.finish`.
+    Args:
+        port: The listener it came through.
+        client: Who asked, and waits.
+        head: The client's head.
+        body: The body as received.
+        prompt: What was read of it.
+        trace: Its spans, when it is sampled.
+        started_at: When it had arrived.
     """
 
     __slots__ = (
-        *("_body", "_client", "_head", "_pending", "_port"),
-        *("_prompt", "_started_at", "_task", "_trace"),
+        *("_body", "_client", "_port", "_trace"),
+        *("head", "prompt", "started_at"),
     )
 
     def __init__(
@@ -39,31 +47,20 @@ class PromptWait:
         head: RequestHead,
         body: bytes,
         prompt: Prompt,
-        pending: Pending,
         trace: RequestTrace | None,
         started_at: float,
     ) -> None:
         self._port = port
         self._client = client
-        self._head = head
+        self.head = head
         self._body = body
-        self._prompt = prompt
-        self._pending = pending
+        self.prompt = prompt
         self._trace = trace
-        self._started_at = started_at
-        self._task: asyncio.Task[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<PromptWait {self._head.request_id.decode()} {self._pending!r}>"
+        self.started_at = started_at
 
     def begin(self) -> None:
-        """Start to wait."""
+        """Wait; there is no deadline of the connection's."""
         self._client.deadline = float("inf")
-        self._task = asyncio.get_running_loop().create_task(self._go_on())
-
-    def client_gone(self) -> None:
-        """Give up."""
-        self._give_up(ClientError(_CLIENT_GONE, "client_gone", "the client left"))
 
     def client_writable(self, writable: bool) -> None:
         """Nothing is written yet."""
@@ -71,33 +68,24 @@ class PromptWait:
     def expired(self) -> None:
         """Nothing here expires."""
 
-    def interrupted(self) -> None:
-        """End because the process does."""
-        error = ClientError(503, "draining", "the proxy is shutting down")
-        self._give_up(error)
-        self._client.write(error_answer(error, self._head.request_id, close=True))
-        self._client.finished(keep_alive=False)
-
-    def _give_up(self, error: ClientError) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        self._port.refused(error)
-        if self._trace is not None:
-            self._trace.end(self._port.clock(), error.status, error_type=error.code)
-
-    async def _go_on(self) -> None:
-        await self._pending.finish()
+    def _go_on(self, make: Maker) -> None:
+        """Hand the connection to what answers the request."""
         try:
-            self._client.hand_over(
-                self._port.routed(
-                    self._client,
-                    self._head,
-                    self._body,
-                    self._prompt,
-                    self._trace,
-                    self._started_at,
-                )
+            work = make(
+                self._client,
+                self.head,
+                self._body,
+                self.prompt,
+                self._trace,
+                self.started_at,
             )
+            self._client.hand_over(work)
         except Exception:
             logger.exception("request_broke")
             self._client.abort()
+
+    def _count_refused(self, error: ClientError) -> None:
+        """Count a request that ends here, and end its spans."""
+        self._port.refused(error)
+        if self._trace is not None:
+            self._trace.end(self._port.clock(), error.status, error_type=error.code)

@@ -2,9 +2,8 @@
 
 import os
 
-from warmroute.adapters.kv_door import check_json, check_token
+from warmroute.adapters.kv_door import check_json, check_open, check_token
 from warmroute.adapters.kv_plugin.names import TOKEN_VARIABLE
-from warmroute.policies.errors import ClientError
 
 CLOSED = (
     f"the door is off by default; set {TOKEN_VARIABLE} in the engine's environment "
@@ -47,7 +46,6 @@ class Door:
         Raises:
             ClientError: 401, 403 or 415, with the remedy.
         """
-        if self.shut is not None:
-            raise ClientError(403, "kv_control_off", f"KV control is off: {self.shut}")
+        check_open(self.shut)
         check_token(authorization, self._token, TOKEN_VARIABLE)
         check_json(method, kind)

@@ -110,11 +110,6 @@ class ChatTokenizer:
         """Return a detokenizer for one growing answer."""
         return Detokenizer(self.token_bytes, skip_special)
 
-    def raw_token(self, token_id: int) -> str | None:
-        """Return a token as the vocabulary spells it; None for an unknown id."""
-        spelled: str | None = self._tokenizer.id_to_token(token_id)
-        return spelled
-
     def save(self, path: Path) -> None:
         """Write the vocabulary and its rules as a tokenizer.json."""
         self._tokenizer.save(str(path))

@@ -37,6 +37,22 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         description="Replay real chats through warmroute in front of two vLLM engines.",
         epilog="example: python examples/01_two_vllm/run.py --users 4 --keep",
     )
+    add_workload(parser)
+    add_engines(parser)
+    add = parser.add_argument
+    add("--keep", action="store_true", help="stay up afterwards until Ctrl-C")
+    add("--json", action="store_true", help="print JSON, not a table")
+    args = parser.parse_args(argv)
+    if args.engine_url and len(args.engine_url) != len(_NAMES):
+        parser.error("--engine-url must be given twice, once an engine")
+    if args.conversations > num_chats():
+        parser.error(f"--conversations must be at most {num_chats()}")
+    args.policy = args.policy or list(POLICIES)
+    return args
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags that say what is played."""
     add = parser.add_argument
     add("--users", type=whole(1), default=8, help="requests at a time (default 8)")
     add(
@@ -59,6 +75,11 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--max-tokens", type=whole(1), default=16, help="a request (default 16)")
     add("--think", type=float, default=0.5, help="mean pause of a user, s (0.5)")
+
+
+def add_engines(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags that say what it is played on."""
+    add = parser.add_argument
     add(
         "--blocks",
         type=whole(1),
@@ -70,15 +91,6 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         action="append",
         help="use a running engine, given twice; its prefix cache is emptied",
     )
-    add("--keep", action="store_true", help="stay up afterwards until Ctrl-C")
-    add("--json", action="store_true", help="print JSON, not a table")
-    args = parser.parse_args(argv)
-    if args.engine_url and len(args.engine_url) != len(_NAMES):
-        parser.error("--engine-url must be given twice, once an engine")
-    if args.conversations > num_chats():
-        parser.error(f"--conversations must be at most {num_chats()}")
-    args.policy = args.policy or list(POLICIES)
-    return args
 
 
 def main(argv: Sequence[str]) -> int:

@@ -91,6 +91,19 @@ class KillerDetector:
             return
         least = SHARED * num_shared
         parting = Parting(chunks, sizes, num_seen, self._counts.get, least)
+        self._judge(cluster, parting, bytes_per_token, weight)
+
+    def killers(self, now: float) -> list[Killer]:
+        """Return what is worth a word, the dearest first."""
+        found = (one.killer(now) for one in self._clusters.values())
+        return sorted(
+            (one for one in found if one is not None), key=lambda one: -one.tokens_a_day
+        )
+
+    def _judge(
+        self, cluster: Cluster, parting: Parting, bytes_per_token: float, weight: int
+    ) -> None:
+        """Blame what stands where a prompt parts, if shared text is lost behind it."""
         size_bytes = parting.lost_bytes()
         tokens = size_bytes / bytes_per_token
         if tokens < MIN_LOST_TOKENS:
@@ -103,13 +116,6 @@ class KillerDetector:
             return
         place = int(parting.start / bytes_per_token), parting.example(end)
         cluster.lose(kind, size_bytes, tokens, weight, *place)
-
-    def killers(self, now: float) -> list[Killer]:
-        """Return what is worth a word, the dearest first."""
-        found = (one.killer(now) for one in self._clusters.values())
-        return sorted(
-            (one for one in found if one is not None), key=lambda one: -one.tokens_a_day
-        )
 
     def _anchor(self, sizes: dict[int, int]) -> int:
         """Choose the chunk that names the cluster: long, and in many requests.

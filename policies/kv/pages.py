@@ -9,6 +9,9 @@ A page is in one of three states, and every operation moves it between them:
 - *referenced*: in at least one block table, or held by the pool itself. Registered or
   not, it is no victim.
 
+A hash has one page: nobody could tell two apart, so the second would only take room.
+vLLM keeps both, and pays with a list of pages a hash.
+
 Page 0 is the null page. It stands in block tables for evicted middles and is never
 handed out; `share` and `release` pass over it.
 
@@ -41,15 +44,8 @@ class Pages:
     """The part of a `BlockPool` that requests use."""
 
     __slots__ = (
-        "_blank",
-        "_eviction",
-        "_num_referenced",
-        "_observer",
-        "_reclaimers",
-        "_refs",
-        "_residents",
-        "block_size",
-        "num_pages",
+        *("_blank", "_eviction", "_num_referenced", "_observer", "_reclaimers"),
+        *("_refs", "_residents", "block_size", "num_pages"),
     )
 
     def __init__(
@@ -178,11 +174,9 @@ class Pages:
     ) -> bool:
         """Make the content of a full page known under its hash.
 
-        A hash has one page: nobody could tell two apart, so the second would only
-        take room. When another one in use has it already this one stays unregistered
-        and turns blank at its release. One that nobody uses gives the hash up, so
-        that what a request computes stays cached for as long as it runs. vLLM keeps
-        both pages, and pays with a list of pages a hash.
+        When another page in use has the hash already this one stays unregistered and
+        turns blank at its release. One that nobody uses gives the hash up, so that
+        what a request computes stays cached for as long as it runs.
 
         Args:
             page: A referenced page, whose content is complete.
@@ -197,13 +191,10 @@ class Pages:
         Raises:
             PageMisuse: It is not referenced, or registered as something else.
         """
-        current = self._residents.hashes.get(page)
-        if not self._refs[page] or current not in (None, block_hash):
-            state = f"{current:#x} already" if self._refs[page] else "not referenced"
-            raise wrong_content(page, block_hash, state)
+        is_known = self._stands_for(page, block_hash)
         other = self._residents.pages.get(block_hash)
         if other is not None:
-            return current is not None or self._supersede(other, page, block_hash)
+            return is_known or self._supersede(other, page, block_hash)
         facts = BlockFacts(depth, parent_hash, prompt_blocks, turn)
         self._residents.add(block_hash, page, facts)
         self._eviction.inserted(block_hash, facts)
@@ -241,6 +232,14 @@ class Pages:
         listed = self._eviction.resident()
         assert len(listed) == len(self._eviction) == len(residents), "policy miscounts"
         assert set(listed) == residents.pages.keys(), "policy has other residents"
+
+    def _stands_for(self, page: int, block_hash: int) -> bool:
+        """Tell whether *page* has the hash; raises where it must not get it."""
+        current = self._residents.hashes.get(page)
+        if not self._refs[page] or current not in (None, block_hash):
+            state = f"{current:#x} already" if self._refs[page] else "not referenced"
+            raise wrong_content(page, block_hash, state)
+        return current is not None
 
     def _supersede(self, other: int, page: int, block_hash: int) -> bool:
         """Register *page* in the place of *other*, unless that one is in use."""

@@ -112,8 +112,6 @@ class PrefixIndex(Leaving):
         Returns:
             The leading blocks that the holder had before.
         """
-        if not hashes:
-            return 0
         if path is None:
             path, depth = self.path(hashes)
         last = path[-1] if path else self.root
@@ -174,16 +172,6 @@ class PrefixIndex(Leaving):
         for run in path:
             if holder in run.used and run.end <= depth:
                 run.used[holder] = run.last = stamp
-
-    def remove_prefix(self, hashes: Sequence[int], holder: int | None = None) -> None:
-        """Drop the blocks behind a prefix, of one holder or of all; it stays itself.
-
-        An empty prefix has everything behind it.
-        """
-        path, depth = self.path(hashes)
-        if depth == len(hashes):
-            run = path[-1] if path else self.root
-            self.drop_behind(run, depth - run.start, holder)
 
     def truncate(
         self,

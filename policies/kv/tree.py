@@ -174,23 +174,21 @@ class Tree:
         self._trim(run)
 
     def drop_behind(
-        self, run: Run, at: int, holder: int | None, before: float | None = None
+        self, run: Run, at: int, holder: int, before: float | None = None
     ) -> None:
-        """Take all blocks behind the first *at* of *run* from one or all holders.
+        """Take all blocks behind the first *at* of *run* from *holder*.
 
         Args:
             run: Where to start.
             at: Blocks of that run that stay.
-            holder: Whose blocks go; None is everybody's.
+            holder: Whose blocks go.
             before: Take only runs last used before this stamp.
         """
         members = list(run.walk()) if run.children else [run]
         for member in reversed(members):
-            keep = at if member is run else 0
-            for each in list(member.used) if holder is None else (holder,):
-                stamp = member.used.get(each)
-                if stamp is not None and (before is None or stamp < before):
-                    self.drop(member, each, keep)
+            stamp = member.used.get(holder)
+            if stamp is not None and (before is None or stamp < before):
+                self.drop(member, holder, at if member is run else 0)
 
     def recency(self, holder: int) -> Recency:
         """Return the order of last use of what *holder* has. O(runs of all)."""

@@ -3,6 +3,9 @@
 A survey of a large index takes longer than an event loop may be held up, so it is a
 generator that stops every few hundred steps. The index may change in between: a run
 that is no longer where it was found is left out, and the next survey has it right.
+
+Each run counts the prompts that passed it, so a run never counts less than one behind
+it, and the best of what is left is always a child of what was taken.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -34,9 +37,7 @@ def survey(
 ) -> Survey:
     """Find the most used prefixes of all backends; the result is returned at last.
 
-    Each run counts the prompts that passed it, so a run never counts less than one
-    behind it, and the best of what is left is always a child of what was taken. Runs
-    that only continue another are joined to it.
+    Runs that only continue another are joined to it.
     O(children of the runs taken + holders of those runs).
 
     Args:
@@ -60,15 +61,13 @@ def survey(
         _, _, run, parent, above = heappop(heap)
         if run.parent is not parent:
             continue
-        node = describer.node(run)
-        _adopt(above, node)
+        node = _adopt(above, describer.node(run))
         num_shown += 1
         last, work = _join(describer, node, run, work + len(run.used))
         if work > _WORK_A_STEP:
             work = 0
             yield
-        if last.children:
-            yield from _offer(heap, serial, last, node, now)
+        yield from _offer(heap, serial, last, node, now)
     return {**describer.totals(), "num_shown": num_shown, "root": root}
 
 
@@ -118,12 +117,13 @@ def _offer(
         heappush(heap, (-weight(child), next(serial), child, run, node))
 
 
-def _adopt(above: Node, node: Node) -> None:
+def _adopt(above: Node, node: Node) -> Node:
     children, omitted = above["children"], above["omitted"]
     assert isinstance(children, list)
     assert isinstance(omitted, int)
     children.append(node)
     above["omitted"] = omitted - 1
+    return node
 
 
 class Describer:

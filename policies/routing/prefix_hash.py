@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from warmroute.policies.routing.base import Candidate, Choice, Limits, Query
 from warmroute.policies.routing.least_requests import draw_least_loaded
-from warmroute.policies.routing.rendezvous import choose_home
+from warmroute.policies.routing.rendezvous import Bound, choose_home
 
 _KEY_BITS: Final = 2**64 - 1
 
@@ -32,11 +32,7 @@ class PrefixHash:
             Limits(1, 1_000_000),
             "tokens at the start of a prompt that choose its backend, in whole blocks",
         ] = 1024,
-        bound: Annotated[
-            float,
-            Limits(1, 1000),
-            "most requests on one backend, as a multiple of the mean",
-        ] = 1.25,
+        bound: Bound = 1.25,
         rng: Random | None = None,
     ) -> None:
         self.prefix_tokens = prefix_tokens

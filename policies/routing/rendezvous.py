@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Annotated
 
 from xxhash import xxh3_64_intdigest
 
-from warmroute.policies.routing.candidate import Candidate, Choice
+from warmroute.policies.routing.base import Candidate, Choice, Limits
+
+Bound = Annotated[
+    float, Limits(1, 1000), "most requests on one backend, as a multiple of the mean"
+]
+"""How full a home may be, as an option of a policy."""
 
 
 def choose_home(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Annotated
 
 from xxhash import xxh3_64_intdigest
 
-from warmroute.policies.routing.base import Candidate, Choice, Limits, Query
+from warmroute.policies.routing.base import Candidate, Choice, Query
 from warmroute.policies.routing.least_requests import draw_least_loaded
-from warmroute.policies.routing.rendezvous import choose_home
+from warmroute.policies.routing.rendezvous import Bound, choose_home
 
 
 class Session:
@@ -25,11 +24,7 @@ class Session:
     def __init__(
         self,
         *,
-        bound: Annotated[
-            float,
-            Limits(1, 1000),
-            "most requests on one backend, as a multiple of the mean",
-        ] = 1.25,
+        bound: Bound = 1.25,
         rng: Random | None = None,
     ) -> None:
         self.bound = bound

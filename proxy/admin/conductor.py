@@ -2,8 +2,9 @@
 
 from typing import Protocol
 
-import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
+
+from warmroute.proxy.admin.json_answer import json_answer
 
 
 class Conductor(Protocol):
@@ -26,26 +27,18 @@ def conductor_routes(conductor: Conductor) -> list[web.RouteDef]:
     """Return the routes over *conductor*."""
 
     async def show(request: web.Request) -> web.Response:
-        return _json(conductor.describe())
+        return json_answer(conductor.describe())
 
     async def start(request: web.Request) -> web.Response:
         conductor.start()
-        return _json(conductor.describe())
+        return json_answer(conductor.describe())
 
     async def stop(request: web.Request) -> web.Response:
         await conductor.stop()
-        return _json(conductor.describe())
+        return json_answer(conductor.describe())
 
     return [
         web.get("/api/conductor", show),
         web.post("/api/conductor/start", start),
         web.post("/api/conductor/stop", stop),
     ]
-
-
-def _json(content: object) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(content),
-        content_type="application/json",
-        headers={hdrs.CACHE_CONTROL: "no-store"},
-    )

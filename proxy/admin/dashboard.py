@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-import msgspec
 from aiohttp import hdrs, web
 
-from warmroute.policies.errors import ClientError
 from warmroute.policies.kv.trunks import MAX_NODES
+from warmroute.proxy.admin.json_answer import json_answer
+from warmroute.proxy.admin.query import read_number
 from warmroute.proxy.admin.state import AdminState
 from warmroute.proxy.dashboard.assets import HEADERS, PAGE, Asset, read_assets
 from warmroute.proxy.dashboard.pulse import Pulse
@@ -90,27 +90,14 @@ class Dashboard:
 
     async def show_merged(self, request: web.Request) -> web.Response:
         """Show the most used prefixes of all backends as one tree."""
-        text = request.query.get("nodes", str(_DEFAULT_NODES))
-        num_nodes = int(text) if text.isdecimal() and len(text) < 6 else 0
-        if not 1 <= num_nodes <= MAX_NODES:
-            raise ClientError(
-                400,
-                "query_invalid",
-                f"query nodes={text[:64]!r} (allowed: 1 to {MAX_NODES})",
-            )
+        num_nodes = read_number(request, "nodes", _DEFAULT_NODES, MAX_NODES)
         steps = self._state.survey(num_nodes)
         while True:
             try:
                 next(steps)
             except StopIteration as done:
-                body = msgspec.json.encode(done.value)
-                break
+                return json_answer(done.value)
             await asyncio.sleep(0)
-        return web.Response(
-            body=body,
-            content_type="application/json",
-            headers={hdrs.CACHE_CONTROL: "no-store"},
-        )
 
 
 def wants_page(request: web.Request) -> bool:

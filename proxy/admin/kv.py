@@ -2,8 +2,9 @@
 
 from typing import Protocol
 
-import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
+
+from warmroute.proxy.admin.json_answer import json_answer
 
 
 class Desk(Protocol):
@@ -19,11 +20,6 @@ def kv_routes(desk: Desk) -> list[web.RouteDef]:
 
     async def fill(request: web.Request) -> web.Response:
         verb = request.match_info["verb"]
-        content = await desk.fill(verb, await request.read())
-        return web.Response(
-            body=msgspec.json.encode(content),
-            content_type="application/json",
-            headers={hdrs.CACHE_CONTROL: "no-store"},
-        )
+        return json_answer(await desk.fill(verb, await request.read()))
 
     return [web.post("/api/kv/{verb}", fill)]

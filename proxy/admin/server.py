@@ -13,6 +13,8 @@ from warmroute.adapters.refusal import refuse, refuse_http
 from warmroute.policies.errors import ClientError, ConfigError, WarmrouteError
 from warmroute.proxy.admin.dashboard import Dashboard, is_browser, wants_page
 from warmroute.proxy.admin.guard import Guard
+from warmroute.proxy.admin.json_answer import json_answer
+from warmroute.proxy.admin.query import read_number
 from warmroute.proxy.admin.state import AdminState
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -84,7 +86,7 @@ class Admin:
     async def show_links(self, request: web.Request) -> web.Response:
         """List what there is."""
         links = {one.canonical for one in request.app.router.resources()}
-        return _json(
+        return json_answer(
             {
                 "name": "warmroute",
                 "version": self._state.version,
@@ -94,12 +96,12 @@ class Admin:
 
     async def show_alive(self, request: web.Request) -> web.Response:
         """Answer as long as the loop runs; never depends on backends."""
-        return _json({"alive": True})
+        return json_answer({"alive": True})
 
     async def show_ready(self, request: web.Request) -> web.Response:
         """Answer 200 while requests can be served, else 503."""
         is_ready = self._state.is_ready()
-        return _json({"ready": is_ready}, 200 if is_ready else 503)
+        return json_answer({"ready": is_ready}, 200 if is_ready else 503)
 
     async def show_metrics(self, request: web.Request) -> web.Response:
         """Expose the metrics, in OpenMetrics when the scraper asks for it."""
@@ -109,18 +111,18 @@ class Admin:
 
     async def show_state(self, request: web.Request) -> web.Response:
         """Show backends, index and token totals."""
-        return _json(self._state.overview())
+        return json_answer(self._state.overview())
 
     async def list_decisions(self, request: web.Request) -> web.Response:
         """List the newest decisions first, filtered by backend and model."""
-        limit = _number(request, "limit", 100, _MAX_DECISIONS)
+        limit = read_number(request, "limit", 100, _MAX_DECISIONS)
         backend, model = request.query.get("backend"), request.query.get("model")
         found = (
             decision.record()
             for decision in self._state.ledger.newest()
             if backend in (None, decision.chosen) and model in (None, decision.model)
         )
-        return _json({"decisions": list(islice(found, limit))})
+        return json_answer({"decisions": list(islice(found, limit))})
 
     async def show_decision(self, request: web.Request) -> web.Response:
         """Show the decision of one request id."""
@@ -136,7 +138,7 @@ class Admin:
                 "x-request-id of the answer is the one in force); "
                 "raise decisions.records to keep more",
             )
-        return _json(decision.record())
+        return json_answer(decision.record())
 
     async def explain(self, request: web.Request) -> web.Response:
         """Route a request without sending it."""
@@ -145,18 +147,18 @@ class Admin:
         if body.startswith(b'"'):
             body = msgspec.json.decode(body, type=str).encode()
         headers = {name.lower(): value for name, value in asked.headers.items()}
-        return _json(await self._state.explain(asked.path, headers, body))
+        return json_answer(await self._state.explain(asked.path, headers, body))
 
     async def show_view(self, request: web.Request) -> web.Response:
         """Show the prefixes that one backend is believed to hold."""
         name = request.query.get("backend", "")
         self._require(name)
-        depth = _number(request, "depth", 4, _MAX_DEPTH)
-        return _json(self._state.tree(name, depth))
+        depth = read_number(request, "depth", 4, _MAX_DEPTH)
+        return json_answer(self._state.tree(name, depth))
 
     async def list_backends(self, request: web.Request) -> web.Response:
         """List the backends, as in the state."""
-        return _json({"backends": self._state.backends()})
+        return json_answer({"backends": self._state.backends()})
 
     async def add_backend(self, request: web.Request) -> web.Response:
         """Add a backend until the next reload or restart."""
@@ -166,7 +168,7 @@ class Admin:
         except ConfigError as error:
             raise ClientError(400, "backend_invalid", str(error)) from error
         logger.info("backend_added", extra={"backend": name, "by": "admin"})
-        return _json({"name": name}, 201)
+        return json_answer({"name": name}, 201)
 
     async def drain_backend(self, request: web.Request) -> web.Response:
         """Give a backend no new requests; those in flight go on."""
@@ -174,7 +176,9 @@ class Admin:
         self._require(name)
         self._state.fleet.drain(name)
         logger.info("backend_drained", extra={"backend": name, "by": "admin"})
-        return _json({"name": name, "state": self._state.fleet.backends[name].state})
+        return json_answer(
+            {"name": name, "state": self._state.fleet.backends[name].state}
+        )
 
     async def remove_backend(self, request: web.Request) -> web.Response:
         """Forget a backend."""
@@ -182,7 +186,7 @@ class Admin:
         self._require(name)
         await self._state.fleet.remove(name)
         logger.info("backend_removed", extra={"backend": name, "by": "admin"})
-        return _json({"name": name, "removed": True})
+        return json_answer({"name": name, "removed": True})
 
     async def reload(self, request: web.Request) -> web.Response:
         """Load the configuration again; a wrong one changes nothing."""
@@ -190,7 +194,7 @@ class Admin:
             await self._state.reload()
         except ConfigError as error:
             raise ClientError(400, "config_invalid", str(error)) from error
-        return _json({"reloaded": True})
+        return json_answer({"reloaded": True})
 
     def _require(self, name: str) -> None:
         backends = self._state.fleet.backends
@@ -235,15 +239,6 @@ def _fence(guard: Guard, dashboard: Dashboard) -> Any:
     return fence
 
 
-def _json(value: object, status: int = 200) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(value),
-        status=status,
-        content_type="application/json",
-        headers={hdrs.CACHE_CONTROL: "no-store"},
-    )
-
-
 def _decode(body: bytes, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(body, type=kind)
@@ -253,13 +248,3 @@ def _decode(body: bytes, kind: type[_T]) -> _T:
         raise ClientError(
             400, "body_invalid", "body: nested too deep; send a flatter one"
         ) from None
-
-
-def _number(request: web.Request, key: str, default: int, most: int) -> int:
-    text = request.query.get(key, str(default))
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
-    if not 1 <= value <= most:
-        raise ClientError(
-            400, "query_invalid", f"query {key}={text[:64]!r} (allowed: 1 to {most})"
-        )
-    return value

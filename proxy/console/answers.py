@@ -57,7 +57,6 @@ class Shadow(msgspec.Struct):
 
     policy: str
     chosen: str
-    matched_tokens: int | None = None
 
 
 class Decision(msgspec.Struct):

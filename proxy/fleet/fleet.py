@@ -110,11 +110,10 @@ class Fleet:
 
     def drain(self, name: str) -> None:
         """Give a backend no new requests; it stays probed."""
-        self._set_draining(self.backends[name], True)
-
-    def resume(self, name: str) -> None:
-        """Give a drained backend requests again."""
-        self._set_draining(self.backends[name], False)
+        backend = self.backends[name]
+        if not backend.is_draining:
+            backend.is_draining = True
+            self._tell(backend, "backend_draining", "operator")
 
     async def remove(self, name: str) -> None:
         """Forget a backend; its running requests go on, unwatched."""
@@ -278,12 +277,6 @@ class Fleet:
         state = backend.breaker.state
         if state != before:
             self._tell(backend, f"breaker_{state}", reason)
-
-    def _set_draining(self, backend: Backend, is_draining: bool) -> None:
-        if backend.is_draining != is_draining:
-            backend.is_draining = is_draining
-            event = "backend_draining" if is_draining else "backend_resumed"
-            self._tell(backend, event, "operator")
 
     def _tell(self, backend: Backend, event: str, reason: str) -> None:
         is_bad = event in ("backend_down", "breaker_open")

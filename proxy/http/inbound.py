@@ -204,8 +204,6 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._turn()
 
-    # internals
-
     def _close(self) -> None:
         self._port.outbox.flush()
         self.transport.close()

@@ -177,8 +177,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._complete = True
         self._keep_alive = self._parser.should_keep_alive()
 
-    # internals
-
     def _take(self, answer: Answer, data: bytes) -> bool:
         """Hand on bytes behind the head; False when they broke the answer."""
         sink = self._sink

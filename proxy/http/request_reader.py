@@ -129,8 +129,6 @@ class RequestReader:
             self.ready.append((self.head, bytes(self._body)))
             self._begin_message()
 
-    # internals
-
     def _parse(self, data: bytes) -> None:
         while data:
             try:

@@ -70,8 +70,6 @@ class AnswerWatch:
 
     __slots__ = ("_bytes", "_pieces")
 
-    streams = False
-
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._bytes = 0
@@ -102,8 +100,6 @@ class StreamWatch:
     """
 
     __slots__ = ("_ending", "_first", "_open", "_part", "_tail", "_usage")
-
-    streams = True
 
     def __init__(self, keeps_ending: bool = False) -> None:
         self._ending: deque[bytes] | None = None

@@ -114,16 +114,11 @@ class Decision:
         lower: Sequence[tuple[int, int]] | None = None,
         bytes_per_token: float = 4.0,
     ) -> None:
-        if len(path) > _MAX_TEXT:
-            path = path[:_MAX_TEXT]
-        size = roster.record_bytes + len(request_id) + len(path)
-        if model is not None:
-            if len(model) > _MAX_TEXT:
-                model = model[:_MAX_TEXT]
-            size += len(model)
         self.request_id = request_id
         self.time = time
-        self.path = path
+        self.path = path if len(path) <= _MAX_TEXT else path[:_MAX_TEXT]
+        if model is not None and len(model) > _MAX_TEXT:
+            model = model[:_MAX_TEXT]
         self.model = model
         self.grade = grade
         self.prompt_tokens = prompt_tokens
@@ -141,7 +136,8 @@ class Decision:
             self._costs = roster.pack_costs(*flat)
         self._lower = lower
         self._bytes_per_token = bytes_per_token
-        self.size_bytes = size
+        size = roster.record_bytes + len(request_id) + len(self.path)
+        self.size_bytes = size if model is None else size + len(model)
         self.attempts = 1
         self.queued_s: float | None = None
         self.shadow: tuple[str, int, Cost | None] | None = None
@@ -153,11 +149,6 @@ class Decision:
         self.ttft_s: float | None = None
         self.duration_s: float | None = None
         self.classes: Classes | None = None
-
-    @property
-    def best_tokens(self) -> int:
-        """Return the longest match among the candidates."""
-        return max(self.matched)
 
     @property
     def rank(self) -> int | None:

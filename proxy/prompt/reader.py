@@ -185,18 +185,6 @@ def _describe(
     if is_stream and shape.has_stream_options:
         can_inject = fields.stream_options is msgspec.UNSET
         wants_usage = not can_inject and fields.asks_usage()
-    # Most bodies have few of these fields; the methods sort out the others.
-    session = fields.session_key() if _may_name_session(fields) else None
-    pin = limit = None
-    if fields.previous_response_id is not None or fields.rid is not None:
-        pin = fields.pin_key()
-    if (
-        fields.max_tokens is not None
-        or fields.max_completion_tokens is not None
-        or fields.max_output_tokens is not None
-        or fields.sampling_params is not None
-    ):
-        limit = fields.answer_limit()
     return Prompt(
         shape.kind,
         model if type(model) is str else None,
@@ -206,9 +194,9 @@ def _describe(
         is_stream,
         wants_usage,
         can_inject,
-        session,
-        pin,
-        limit,
+        _session(fields),
+        _pin(fields),
+        _limit(fields),
         has_media,
         text_bytes,
         rate,
@@ -216,15 +204,36 @@ def _describe(
     )
 
 
-def _may_name_session(fields: Body) -> bool:
-    return (
+def _session(fields: Body) -> str | None:
+    # Most bodies have few of these fields, nor of those below; where one is there,
+    # the body's own method sorts them out.
+    if (
         fields.user is not None
         or fields.session_id is not None
         or fields.prompt_cache_key is not None
         or fields.metadata is not None
         or fields.conversation is not None
         or fields.session_params is not None
-    )
+    ):
+        return fields.session_key()
+    return None
+
+
+def _pin(fields: Body) -> str | None:
+    if fields.previous_response_id is not None or fields.rid is not None:
+        return fields.pin_key()
+    return None
+
+
+def _limit(fields: Body) -> int | None:
+    if (
+        fields.max_tokens is not None
+        or fields.max_completion_tokens is not None
+        or fields.max_output_tokens is not None
+        or fields.sampling_params is not None
+    ):
+        return fields.answer_limit()
+    return None
 
 
 def _read_leniently(shape: Shape, body: bytes) -> Prompt:

@@ -112,7 +112,9 @@ class HoldQueue:
         held = Held(self, port, client, head, body, prompt, trace, started_at)
         self._rank(held, plan)
         if self._may_pass(held, plan, now):
-            return port.exchange(client, head, body, prompt, trace, started_at, plan)
+            return port.exchange(
+                client, head, body, prompt, trace, started_at, plan=plan
+            )
         if len(self._held) >= self._config.max_requests:
             self.outcomes["full"] += 1
             error = self._refusal("queue_full", plan.candidate, "the queue is full")
@@ -173,8 +175,6 @@ class HoldQueue:
             "outcomes": dict(self.outcomes),
             "backends": lines,
         }
-
-    # internals
 
     def _rank(self, held: Held, plan: Plan) -> None:
         candidate, started_at = plan.candidate, held.started_at

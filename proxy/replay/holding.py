@@ -217,9 +217,9 @@ class _Door:
         self._holding = holding
         self._arrival = arrival
 
-    def exchange(self, *arguments: Any) -> None:
-        """Send the request where the plan says, which comes last."""
-        self._holding.send(self._arrival, arguments[-1].intent)
+    def exchange(self, *request: object, plan: _Plan) -> None:
+        """Send the request where *plan* says."""
+        self._holding.send(self._arrival, plan.intent)
 
     def hand_over(self, work: object) -> None:
         """Do nothing: it is on its way."""

@@ -229,7 +229,7 @@ async def test_a_backend_that_comes_gets_of_what_waits(start_rig: StartRig) -> N
     await rig.engines[0].wait_for(1)
     clients += [await send(rig, f"w{at}", 3000) for at in range(3)]
     await held(rig, 3)
-    rig.app.fleet.resume("b1")
+    await rig.app.fleet.replace(rig.app.fleet.backends["b1"].config)
     gates[0].allow(1)
     await rig.until(lambda: len(arrived(rig, 1)) >= 1, "it got one")
     gates[0].allow(20)

@@ -61,8 +61,8 @@ class Publisher:
             raise
 
     @property
-    def last(self) -> int:
-        """Number of the newest batch; -1 before the first."""
+    def last_seq(self) -> int:
+        """Number of the newest message; -1 before the first."""
         return len(self._sent) - 1
 
     async def publish(self, *events: object, is_lost: bool = False) -> None:

@@ -28,6 +28,14 @@ class House:
         _, state = await self.proxy.admin("/api/state")
         return state["backends"][0]["view"]
 
+    async def until(self, **facts: Any) -> Any:
+        """Wait until the view says so."""
+        state = await self.proxy.until(
+            "/api/state",
+            lambda state: facts.items() <= state["backends"][0]["view"].items(),
+        )
+        return state["backends"][0]["view"]
+
     async def until_heard(self) -> None:
         """Wait until the history of both ranks is replayed, once or more often."""
         await self.proxy.until(
@@ -117,8 +125,7 @@ async def test_every_prediction_holds_whatever_rank_is_chosen(house: House) -> N
         assert record["outcome"]["predicted_tokens"] == 64
         assert record["outcome"]["cached_tokens"] == 64
     assert set(house.engine.asked) == {"0", "1"}
-    view = await house.view()
-    assert view["blocks"] == 48
+    view = await house.until(blocks=48)  # what is promised, is matched before it came
     assert view["seq"] == min(one["seq"] for one in view["ranks"])
 
 
@@ -132,7 +139,7 @@ async def test_a_client_cannot_choose_the_rank(house: House) -> None:
 async def test_one_rank_that_lost_everything_leaves_the_other(house: House) -> None:
     for rank in house.engine.ranks:
         rank.serve(prompt(rank.number))
-    await house.until_matched(prompt(1), 64)
+        await house.until_matched(prompt(rank.number), 64)
     house.engine.ranks[0].clear()
     await house.until_matched(prompt(0), 0)
     assert await house.matched(prompt(1)) == 64

@@ -139,7 +139,7 @@ async def connected(publisher: Publisher, hearer: Hearer) -> None:
     await publisher.publish()
     stream = hearer.stream
     await hearer.until(
-        lambda: stream.seq == publisher.last and not stream.is_catching_up
+        lambda: stream.seq == publisher.last_seq and not stream.is_catching_up
     )
 
 

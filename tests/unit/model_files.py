@@ -11,8 +11,9 @@ from gguf.quants import quantize
 from unit.model_rig import CONFIG, halved_tensors, paired
 
 from warmroute.adapters.embedded.model.arrays import F32
-from warmroute.adapters.embedded.model.tiny import tiny_tokenizer
+from warmroute.adapters.tokens.detokenizer import byte_alphabet
 
+MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -81,8 +82,8 @@ def write_gguf(
 
 
 def add_vocabulary(writer: GGUFWriter) -> None:
-    tokenizer = tiny_tokenizer()
-    tokens = [tokenizer.raw_token(at) for at in range(CONFIG.vocab_size)]
+    letters = byte_alphabet()
+    tokens = [*MARKS, *sorted(letters, key=letters.__getitem__)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     tokens[-1] = "hi"

@@ -78,11 +78,11 @@ class TestRequestStream:
         assert aborts.count == 0
 
     async def test_leaving_the_context_aborts(self, aborts):
-        """So does closing it."""
+        """So does asking for it, until it has ended."""
         one = stream(aborts)
         async with one:
             pass
-        await one.aclose()
+        one.abort()
         one.push(Delta(0, [], "", "abort"), 0)
 
         assert aborts.count == 2

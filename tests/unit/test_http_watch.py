@@ -276,7 +276,8 @@ def test_count_that_cannot_be_one_is_not_reported(field: str, bad: int) -> None:
     usage = Usage(kept["prompt"], kept["cached"], kept["output"])
     watches: list[AnswerWatch | StreamWatch] = [AnswerWatch(), StreamWatch()]
     for watch in watches:
-        watch.feed(sse(document) if watch.streams else json.dumps(document).encode())
+        is_stream = isinstance(watch, StreamWatch)
+        watch.feed(sse(document) if is_stream else json.dumps(document).encode())
         assert watch.usage() == usage
 
 
@@ -344,6 +345,6 @@ def test_garbage_never_raises(documents: list[bytes]) -> None:
     watches: list[AnswerWatch | StreamWatch] = [AnswerWatch(), StreamWatch()]
     for watch in watches:
         for document in documents:
-            watch.feed(b"data: " + document if watch.streams else document)
+            watch.feed(b"data: " * isinstance(watch, StreamWatch) + document)
             watch.feed(b"\n\n")
         assert isinstance(watch.usage(), Usage)

@@ -86,8 +86,8 @@ class FakeClient:
         self.deadline = 0.0
         self.clock = lambda: machine.now
 
-    def exchange(self, *arguments: Any) -> str:
-        self.machine.sent(self.number, arguments[-1])
+    def exchange(self, *request: object, plan: Any) -> str:
+        self.machine.sent(self.number, plan)
         return "exchange"
 
     def hand_over(self, work: object) -> None:

@@ -212,18 +212,6 @@ class IndexMachine(RuleBasedStateMachine):
         self.index.remove_holder(holder)
         self.model.drop_behind(holder, ())
 
-    @rule(which=st.integers(0, 5), path=paths)
-    def remove_prefix(self, which, path):
-        holder = (self.mirrors + self.sources)[which]
-        self.index.remove_prefix(chain(path), holder)
-        self.model.drop_behind(holder, path)
-
-    @rule(path=full_paths)
-    def remove_prefix_everywhere(self, path):
-        self.index.remove_prefix(chain(path))
-        for holder in self.model.counts:
-            self.model.drop_behind(holder, path)
-
     @rule(which=st.integers(0, 2), path=full_paths, keep=st.integers(0, DEPTH))
     def truncate(self, which, path, keep):
         holder = self.mirrors[which]

@@ -18,8 +18,6 @@ class TestRouting:
         assert rig.fleet.routable("m") is found
         rig.fleet.drain("b")
         assert rig.names("m") == ["a"]
-        rig.fleet.resume("b")
-        assert rig.names("m") == ["a", "b"]
 
     async def test_an_unknown_model_is_404_with_the_known_ones(
         self, make: Make

@@ -47,14 +47,7 @@ class TokenRules:
     def pages_needed(
         self, options: BudgetOptions, num_prompt: int, max_tokens: int, block_size: int
     ) -> int:
-        """Count the private pages: enough for the budget, or for all there can be.
-
-        Args:
-            options: The budget.
-            num_prompt: Tokens computed when it starts.
-            max_tokens: Most tokens that the sequence can ever have.
-            block_size: Slots a page.
-        """
+        """Count the private pages: enough for the budget, or for all there can be."""
         capacity = min(options.budget(num_prompt, max_tokens), max_tokens)
         return -(-max(1, capacity) // block_size)
 
@@ -68,18 +61,7 @@ class TokenRules:
         num_tokens: int,
         scores: F32 | None,
     ) -> SlotAttention | HostAttention:
-        """Move a computed sequence into its private pages.
-
-        Args:
-            options: The budget.
-            model: Whose keys and values they are.
-            store: The bytes of all pages.
-            table: Pages that hold the sequence; only read, and not kept.
-            private: As many pages as `pages_needed` said.
-            num_tokens: Tokens in *table*.
-            scores: ``[layers, kv_heads, num_tokens]``: attention that each token
-                received in the prefill; None unless `is_observed`.
-        """
+        """Move a computed sequence into its private pages, by the rule it asks for."""
         room = len(private) * store.block_size
         budget = options.budget(num_tokens, room)
         capacity = min(budget, room)

@@ -138,7 +138,3 @@ class EngineState:
     def note_peak(self) -> None:
         """Take note of the blocks referenced now."""
         self.peak_blocks = max(self.peak_blocks, self.pool.num_referenced)
-
-    def reset_peak(self) -> None:
-        """Begin a new peak at the blocks referenced now."""
-        self.peak_blocks = self.pool.num_referenced

@@ -24,7 +24,7 @@ class EngineStats:
         preemptions: Sequences that gave up their blocks to be computed anew.
         prompt_tokens: Prompt tokens of requests that got their first token.
         generation_tokens: Tokens generated.
-        peak_blocks: Most blocks referenced at once, since the start or the reset.
+        peak_blocks: Most blocks referenced at once, since the start.
         steps: Steps that computed something.
         num_blocks: Blocks that sequences may use.
         block_size: Tokens a block.

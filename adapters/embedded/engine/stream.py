@@ -135,10 +135,6 @@ class RequestStream:
         if self._open:
             self._abort()
 
-    async def aclose(self) -> None:
-        """Abort what is unfinished, as an asynchronous generator's does."""
-        self.abort()
-
     def push(self, delta: Delta, num_cached_tokens: int) -> None:
         """Add a delta from the engine."""
         self.num_cached_tokens = num_cached_tokens

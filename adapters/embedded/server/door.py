@@ -1,7 +1,7 @@
 """Who may drive the engine's cache over HTTP."""
 
 from warmroute.adapters.caller import is_address, is_loopback
-from warmroute.adapters.kv_door import check_json, check_token
+from warmroute.adapters.kv_door import check_json, check_open, check_token
 from warmroute.policies.errors import ClientError
 
 TOKEN_VARIABLE = "WARMROUTE_ENGINE_TOKEN"  # noqa: S105 - a name, no secret
@@ -47,8 +47,7 @@ class Door:
         Raises:
             ClientError: 401, 403 or 415, with the remedy.
         """
-        if self.shut is not None:
-            raise ClientError(403, "kv_control_off", f"KV control is off: {self.shut}")
+        check_open(self.shut)
         if self._token is not None:
             check_token(authorization, self._token, TOKEN_VARIABLE)
         elif not is_address(host):

@@ -209,6 +209,6 @@ class EngineKVControl:
             try:
                 return function(state)
             finally:
-                state.contents.observer.step_ended()
+                state.contents.observer.batch_ended()
 
         return await self._engine.call(run)

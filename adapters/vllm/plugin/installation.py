@@ -66,19 +66,8 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
     pool = scheduler.kv_cache_manager.block_pool
     contents = Contents(pool, _block_size(scheduler), _extra_keys())
     pool.cache_full_blocks = watched(pool.cache_full_blocks, contents)
-    publisher = CountedPublisher(scheduler.kv_event_publisher)
-    scheduler.kv_event_publisher = publisher
-    announcer = Announcer(_event_sources(scheduler), publisher, _batch())
-    num_pages = pool.num_gpu_blocks - 1  # one is never given out
-    cap = retention_cap(
-        num_pages, contents.block_size, _longest(scheduler), retained_share()
-    )
-    retention = Retention(
-        PoolHolds(pool, contents),
-        min(1.0, (cap + 0.5) / num_pages) if cap else 0.0,
-        clock=time.monotonic,
-        at_most=_EXPIRED_AT_ONCE,
-    )
+    announcer = _announcer(scheduler)
+    retention = _retention(scheduler, contents)
     load_policies()
     naming = BlockNaming(contents.block_size, _hash_block(scheduler))
     host = faults.get("offload") or host_tier(scheduler)
@@ -105,6 +94,25 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
         budgets,
     )
     return CoreControl(verbs, retention, announcer, budgets)
+
+
+def _announcer(scheduler: Scheduler) -> Announcer:
+    publisher = CountedPublisher(scheduler.kv_event_publisher)
+    scheduler.kv_event_publisher = publisher
+    return Announcer(_event_sources(scheduler), publisher, _batch())
+
+
+def _retention(scheduler: Scheduler, contents: Contents) -> Retention:
+    pool = scheduler.kv_cache_manager.block_pool
+    num_pages = pool.num_gpu_blocks - 1  # one is never given out
+    longest, size = _longest(scheduler), contents.block_size
+    cap = retention_cap(num_pages, size, longest, retained_share())
+    return Retention(
+        PoolHolds(pool, contents),
+        min(1.0, (cap + 0.5) / num_pages) if cap else 0.0,
+        clock=time.monotonic,
+        at_most=_EXPIRED_AT_ONCE,
+    )
 
 
 def watched(cache: Callable[..., None], contents: Contents) -> Callable[..., None]:

@@ -8,7 +8,7 @@ import pytest
 
 from warmroute.proxy.http.head import RequestHead
 from warmroute.proxy.prompt import Prompt
-from warmroute.proxy.waiting import PromptWait
+from warmroute.proxy.prompt_wait import PromptWait
 
 
 class Parts:
