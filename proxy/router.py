@@ -224,6 +224,8 @@ class Router:
         return None if found < 0 else Choice(found, "pin")
 
     def _field(self, model: str | None) -> Field:
+        if (hear := self.view.hear) is not None:
+            hear()  # before the choice begins: an engine may have started anew
         backends = self.fleet.routable(model)
         field = self._fields.get(model)
         if field is None or field.routable is not backends:

@@ -99,6 +99,16 @@ class EventSocket:
     def __repr__(self) -> str:
         return f"<EventSocket {self.endpoint}>"
 
+    @property
+    def descriptor(self) -> int:
+        """What the system knows it by; it is ready when ZMQ has something to tell."""
+        return self._socket.fileno()
+
+    def read(self) -> None:
+        """Hand on what has come, unless this turn of the loop has had enough of it."""
+        if not self._is_coming:
+            self._drain()
+
     def subscribe(self, topic: str) -> None:
         """Receive what begins with *topic*; empty is everything."""
         self._socket.setsockopt(zmq.SUBSCRIBE, topic.encode())

@@ -1,5 +1,6 @@
 """Who receives what: the SUB sockets of a process, shared where an address is."""
 
+import select
 from collections.abc import Callable
 
 import zmq
@@ -38,7 +39,14 @@ class Subscriptions:
         on_read: Called when receivers have got what had come, or enough for now.
     """
 
-    __slots__ = ("_context", "_members", "_on_read", "_sockets")
+    __slots__ = (
+        "_by_descriptor",
+        "_context",
+        "_members",
+        "_on_read",
+        "_ready",
+        "_sockets",
+    )
 
     def __init__(
         self,
@@ -49,10 +57,21 @@ class Subscriptions:
         self._on_read = on_read
         self._sockets: dict[str, EventSocket] = {}
         self._members: dict[str, list[Subscription]] = {}
+        self._by_descriptor: dict[int, EventSocket] = {}
+        self._ready = select.epoll()
 
     def __repr__(self) -> str:
         count = sum(map(len, self._members.values()))
         return f"<Subscriptions [{count} on {len(self._sockets)} sockets]>"
+
+    def look(self) -> None:
+        """Hand on what has come, without waiting for the loop to tell of it.
+
+        While nothing has: one call of the system, however many sockets there are.
+        """
+        if self._by_descriptor:
+            for descriptor, _ in self._ready.poll(0):
+                self._by_descriptor[descriptor].read()
 
     def add(
         self,
@@ -76,7 +95,9 @@ class Subscriptions:
         member = Subscription(address, receive, turned, is_full)
         endpoint = address.endpoint
         if endpoint not in self._sockets:
-            self._sockets[endpoint] = self._open(endpoint, address.binds)
+            socket = self._open(endpoint, address.binds)
+            self._sockets[endpoint] = self._by_descriptor[socket.descriptor] = socket
+            self._ready.register(socket.descriptor, select.EPOLLIN)
         self._members.setdefault(endpoint, []).append(member)
         self._sockets[endpoint].subscribe(address.topic)
         return member
@@ -90,12 +111,17 @@ class Subscriptions:
         members.remove(member)
         if not members:
             del self._members[endpoint]
-            self._sockets.pop(endpoint).close()
+            socket = self._sockets.pop(endpoint)
+            del self._by_descriptor[socket.descriptor]
+            self._ready.unregister(socket.descriptor)
+            socket.close()
 
     def close(self) -> None:
         """Close every socket."""
         for socket in self._sockets.values():
             socket.close()
+        self._ready.close()
+        self._by_descriptor.clear()
         self._sockets.clear()
         self._members.clear()
 

@@ -111,7 +111,7 @@ class Feeds:
         self._refused: dict[str, EventAddress] = {}
         self._reasons: dict[str, str] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        view.on_distrust = self._distrusted
+        view.on_distrust, view.hear = self._distrusted, self._subscriptions.look
 
     def __repr__(self) -> str:
         return f"<Feeds {list(self._feeds)} {self._subscriptions!r}>"

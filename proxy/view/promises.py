@@ -18,16 +18,19 @@ class Promises(Shown):
     """Hold engines that announce their blocks to what was promised; see `View`.
 
     Attributes:
+        hear: Enters what engines have announced and nobody has looked at yet; None
+            while no engine is listened to.
         on_distrust: Called with a backend and ``resync`` or ``degrade`` when its
             announced view has promised too much, ``silent`` when nothing is announced.
     """
 
-    __slots__ = ("_over", "on_distrust")
+    __slots__ = ("_over", "hear", "on_distrust")
 
     def __init__(
         self, index: PrefixIndex, clock: Callable[[], float] | None = None
     ) -> None:
         super().__init__(index, clock)
+        self.hear: Callable[[], None] | None = None
         self.on_distrust: Callable[[str, str], None] | None = None
         self._over: deque[tuple[float, Ticket]] = deque()
 

@@ -6,9 +6,10 @@ Three embedded engines with the tiny model and caches far too small for the chat
 request is one turn of a chat of random tokens that grows with its answers, sent through
 a real ``warmroute serve``, and then looked up in its decision record. A prediction that
 differs is printed with the reason that the record gives, and with what was in flight.
-An answer and the events of its last step travel on two connections. With ``--wait``
-each request waits until all events have come, so that only evictions between decision
-and admission are left.
+An answer and the events of its last step travel on two connections, and on a machine
+whose cores are short of time ZMQ's threads may bring the events later than the answer.
+With ``--wait`` each request waits until all events have come, so that only evictions
+between decision and admission are left.
 """
 
 import argparse

@@ -6,6 +6,7 @@ import contextlib
 import msgspec
 import zmq
 import zmq.asyncio
+from conformance.rig import PATIENCE_S
 
 from warmroute.adapters.kv_events.address import EventAddress
 
@@ -59,6 +60,11 @@ class Publisher:
             self._socket.close()
             raise
 
+    @property
+    def last_seq(self) -> int:
+        """Number of the newest message; -1 before the first."""
+        return len(self._sent) - 1
+
     async def publish(self, *events: object, is_lost: bool = False) -> None:
         """Send one batch; one that is lost can only be replayed."""
         payload = msgspec.msgpack.encode([1.0, list(events), 0])
@@ -73,7 +79,7 @@ class Publisher:
 
     async def subscribed(self) -> None:
         """Return once somebody hears."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self._socket.recv()
 
     def begin_anew(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import zmq
-from conformance.rig import Reply, post
+from conformance.rig import PATIENCE_S, Reply, post
 from integration import served
 from integration.ranked_engine import BLOCK, RankedEngine, ranked_engine
 from integration.served import Served, Stage
@@ -33,7 +33,6 @@ class House:
         state = await self.proxy.until(
             "/api/state",
             lambda state: facts.items() <= state["backends"][0]["view"].items(),
-            30,
         )
         return state["backends"][0]["view"]
 
@@ -45,14 +44,13 @@ class House:
                 rank["status"] == "live" and rank["replays"]
                 for rank in state["backends"][0]["view"].get("ranks", [{"status": ""}])
             ),
-            30,
         )
 
     async def matched(self, prompt: list[int]) -> int:
         return (await self.explain(prompt))["candidates"][0]["matched_tokens"]["gpu"]
 
     async def until_matched(self, prompt: list[int], tokens: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.matched(prompt) != tokens:
                 pass
 
@@ -70,8 +68,7 @@ class House:
         data = post(fields, "/v1/completions", f"x-request-id: {name}\r\n{extra}")
         reply = await self.proxy.request(data)
         assert reply.status == 200, reply
-        path = f"/api/decisions/{name}"
-        record = await self.proxy.until(path, lambda one: one.get("outcome"), 1)
+        _, record = await self.proxy.admin(f"/api/decisions/{name}")
         return reply, record
 
 
@@ -128,8 +125,7 @@ async def test_every_prediction_holds_whatever_rank_is_chosen(house: House) -> N
         assert record["outcome"]["predicted_tokens"] == 64
         assert record["outcome"]["cached_tokens"] == 64
     assert set(house.engine.asked) == {"0", "1"}
-    view = await house.view()
-    assert view["blocks"] == 48
+    view = await house.until(blocks=48)  # what is promised, is matched before it came
     assert view["seq"] == min(one["seq"] for one in view["ranks"])
 
 
@@ -143,7 +139,7 @@ async def test_a_client_cannot_choose_the_rank(house: House) -> None:
 async def test_one_rank_that_lost_everything_leaves_the_other(house: House) -> None:
     for rank in house.engine.ranks:
         rank.serve(prompt(rank.number))
-    await house.until_matched(prompt(1), 64)
+        await house.until_matched(prompt(rank.number), 64)
     house.engine.ranks[0].clear()
     await house.until_matched(prompt(0), 0)
     assert await house.matched(prompt(1)) == 64

@@ -18,7 +18,7 @@ class Told(KVObserver):
     def cleared(self):
         self.events.append(("cleared",))
 
-    def step_ended(self):
+    def batch_ended(self):
         if self.events and self.events[-1] != ("end",):
             self.events.append(("end",))
 
@@ -43,6 +43,38 @@ class TestBlockContents:
         assert told.events == [
             ("stored", (1, 2, 3, 4), "GPU"),
             ("stored", (5, 6, 7, 8), "GPU"),
+            ("end",),
+        ]
+
+    def test_what_a_step_changes_is_told_before_it_is_computed(self):
+        """Its blocks, and what they took the place of: two steps of two blocks."""
+        told = Told()
+        rig = Rig(kv=told, num_blocks=3)
+        known = []
+        rig.runner.fail_on = lambda work: known.append(told.events.copy())
+        for name, first in (("a", 1), ("b", 10)):
+            rig.add(name, list(range(first, first + 9)), max_tokens=1)
+            rig.run()
+
+        stored = [
+            ("stored", (10, 11, 12, 13), "GPU"),
+            ("stored", (14, 15, 16, 17), "GPU"),
+        ]
+        assert known[0] == told.events[:3]
+        assert known[1][3:] == [("removed", "GPU")] * 2 + stored + [("end",)]
+
+    def test_what_a_failed_step_had_told_is_taken_back(self):
+        """Nobody may count on blocks that were never computed."""
+        told = Told()
+        rig = Rig(kv=told)
+        rig.runner.fail_next = RuntimeError("no numbers")
+        rig.add("a", [1, 2, 3, 4, 5, 6, 7, 8, 9])
+        rig.run()
+
+        assert told.events[2:] == [
+            ("end",),
+            ("removed", "GPU"),
+            ("removed", "GPU"),
             ("end",),
         ]
 

@@ -39,7 +39,7 @@ def test_consecutive_blocks_of_a_chain_become_one_event(
 ) -> None:
     for number in (1, 2, 3):
         log.stored(block(number, number - 1 or None), "GPU")
-    log.step_ended()
+    log.batch_ended()
     [[event]] = kept.batches
     assert event == {
         "type": "BlockStored",
@@ -60,9 +60,9 @@ def test_a_chain_goes_on_in_the_next_step_under_its_parent(
     log: EventLog, kept: KeptBatches
 ) -> None:
     log.stored(block(1, None), "GPU")
-    log.step_ended()
+    log.batch_ended()
     log.stored(block(2, 1), "GPU")
-    log.step_ended()
+    log.batch_ended()
     assert [batch[0]["parent_block_hash"] for batch in kept.batches] == [None, 1]
 
 
@@ -72,7 +72,7 @@ def test_chains_and_tiers_are_events_of_their_own(
     log.stored(block(1, None), "GPU")
     log.stored(block(5, None), "GPU")
     log.stored(block(6, 5), "CPU")
-    log.step_ended()
+    log.batch_ended()
     [batch] = kept.batches
     assert [(event["block_hashes"], event["medium"]) for event in batch] == [
         ([1], "GPU"),
@@ -90,7 +90,7 @@ def test_events_keep_the_order_in_which_things_happened(
     log.stored(block(1, None), "GPU")
     log.stored(block(2, 1), "GPU")
     log.cleared()
-    log.step_ended()
+    log.batch_ended()
     [batch] = kept.batches
     assert [(event["type"], event.get("block_hashes")) for event in batch] == [
         ("BlockStored", [1]),
@@ -105,7 +105,7 @@ def test_a_removal_names_one_block_and_its_tier(
 ) -> None:
     log.removed(1, "GPU")
     log.removed(2, "CPU")
-    log.step_ended()
+    log.batch_ended()
     assert kept.batches == [
         [
             {
@@ -129,7 +129,7 @@ def test_the_salt_stands_bare_in_the_first_block_only(
 ) -> None:
     log.stored(block(1, None, "pepper"), "GPU")
     log.stored(block(2, 1, "pepper"), "GPU")
-    log.step_ended()
+    log.batch_ended()
     [[event]] = kept.batches
     assert event["extra_keys"] == [["pepper"], None]
 
@@ -137,9 +137,9 @@ def test_the_salt_stands_bare_in_the_first_block_only(
 def test_a_step_without_events_publishes_nothing(
     log: EventLog, kept: KeptBatches
 ) -> None:
-    log.step_ended()
+    log.batch_ended()
     log.stored(block(1, None), "GPU")
     assert "1 events waiting" in repr(log)
-    log.step_ended()
-    log.step_ended()
+    log.batch_ended()
+    log.batch_ended()
     assert len(kept.batches) == 1

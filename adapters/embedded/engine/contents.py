@@ -44,8 +44,8 @@ class KVObserver:
     def cleared(self) -> None:
         """Every block left every tier."""
 
-    def step_ended(self) -> None:
-        """A step or a call ended: what was told since belongs together."""
+    def batch_ended(self) -> None:
+        """A step is planned or over, or a call: what was told since is one batch."""
 
 
 class BlockContents:

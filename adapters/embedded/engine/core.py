@@ -80,6 +80,7 @@ class EngineCore:
             budgets,
             options.max_num_seqs,
             options.max_batched_tokens,
+            options.max_shared_tokens,
             state.let_go,
         )
         self._groups: set[SequenceGroup] = set()
@@ -116,9 +117,14 @@ class EngineCore:
         return self._outputs + failed
 
     def step(self) -> None:
-        """Compute one step of whatever runs; does nothing when idle."""
+        """Compute one step of whatever runs; does nothing when idle.
+
+        Which blocks it takes and fills is told before it is computed: who follows the
+        cache has as long to learn of it as the tokens take to come.
+        """
         self.state.retention.expire()
         plan = self._scheduler.schedule()
+        self.state.contents.observer.batch_ended()
         self.state.note_peak()
         for sequence in plan.preempted:
             self._tell(self._observer.preempted, sequence.group.request)
@@ -130,7 +136,7 @@ class EngineCore:
 
     def take_outputs(self) -> list[Output]:
         """Return what happened since the last call, and tell the observers."""
-        self.state.contents.observer.step_ended()
+        self.state.contents.observer.batch_ended()
         self.stats = self._count()
         self._tell(self._observer.step_ended, self.stats)
         outputs, self._outputs = self._outputs, []

@@ -178,7 +178,7 @@ class Engine:
         def run() -> None:
             try:
                 result = function(self._state)
-                self._state.contents.observer.step_ended()
+                self._state.contents.observer.batch_ended()
             except Exception as error:
                 loop.call_soon_threadsafe(_fail, answer, error)
             else:

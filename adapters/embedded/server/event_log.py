@@ -16,11 +16,11 @@ from warmroute.adapters.embedded.server.kv_wire import (
 
 
 class EventLog(KVObserver):
-    """Collect the events of a step, and publish them as one batch at its end.
+    """Collect the events of a step, and publish them as one batch.
 
     Blocks of one chain that are stored one after the other become one event. Unlike
-    vLLM, where events wait for the next scheduler step, what KV control changes is
-    published at once: the end of such a call counts as the end of a step.
+    vLLM, where events wait for the end of a scheduler step, they leave once it is
+    planned, and what KV control changes leaves with the end of the call.
 
     Lives on the compute thread. A step without events publishes nothing.
 
@@ -62,7 +62,7 @@ class EventLog(KVObserver):
         self._end_chain()
         self._events.append(AllBlocksCleared())
 
-    def step_ended(self) -> None:
+    def batch_ended(self) -> None:
         """Publish what was noted since the last time."""
         self._end_chain()
         if self._events:

@@ -2,7 +2,7 @@
 
 Three parties meet here, and none waits for another. The compute thread encodes its
 batches and gives them to ZeroMQ itself, so that the events of a step are on their way
-before its tokens are, whatever the other threads are doing. The publisher's own thread
+before it is computed, whatever the other threads are doing. The publisher's own thread
 answers replays. Subscribers read at their own pace.
 
 What is lost when somebody falls behind always shows as a gap in the sequence: a

@@ -16,7 +16,7 @@ def read_snapshot(
     What was not published yet is published first, so that `Snapshot.seq` is the last
     batch whose events are contained: nothing is missing, and nothing is ahead.
     """
-    state.contents.observer.step_ended()
+    state.contents.observer.batch_ended()
     return Snapshot(
         seq=None if publisher is None else publisher.last_seq,
         block_size=state.options.block_size,
