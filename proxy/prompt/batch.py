@@ -7,6 +7,8 @@ from typing import Final
 from warmroute.proxy.prompt.bodies import Prompts
 
 BYTES_PER_ID: Final = 4
+# Between two slices another thread may run: large bodies are read beside the loop.
+_SLICE_IDS: Final = 1 << 16
 MAX_PIECES: Final = 64
 MAX_KEPT_BYTES: Final = 4 << 20
 
@@ -45,7 +47,9 @@ class Batch:
 
     def add_ids(self, ids: Sequence[int]) -> None:
         """Add token ids; raises OverflowError or TypeError unless all are u32."""
-        tokens = array("I", ids)
+        tokens = array("I", ids[:_SLICE_IDS])
+        for start in range(_SLICE_IDS, len(ids), _SLICE_IDS):
+            tokens += array("I", ids[start : start + _SLICE_IDS])
         self.is_exact = True
         if tokens and self._take(BYTES_PER_ID * len(tokens)):
             self.kept.append(tokens)

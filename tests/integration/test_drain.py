@@ -151,8 +151,8 @@ async def test_nothing_is_left(stage: Stage) -> None:
 @pytest.mark.parametrize("key", ["listen", "admin"])
 async def test_a_taken_port_is_named(stage: Stage, key: str) -> None:
     """Exit code 1, one line that says which listener and why, no traceback."""
-    engine = await stage.engine(answer_ok)
-    taken = engine.url.removeprefix("http://")
+    engine, other = [await stage.engine(answer_ok) for _ in range(2)]
+    taken = other.url.removeprefix("http://")
     settings: dict[str, Any] = {key: taken}
     proxy = await stage.spawn(engine, **settings)
     assert await proxy.ended() == 1
