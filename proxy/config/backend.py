@@ -2,6 +2,7 @@
 
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from warmroute.adapters.kv_events.address import fault_of
 from warmroute.proxy.config.fields import (
     BackendUrl,
     FilePath,
@@ -35,10 +37,9 @@ class BackendTLSConfig(Section):
 
 
 def _check_zmq_address(text: str) -> str:
-    if not re.fullmatch(r"(tcp|ipc)://\S+", text):
-        raise ValueError(
-            f"'{text}' is no ZMQ address (allowed: tcp://host:port, ipc://)"
-        )
+    fault = fault_of(text)
+    if fault is not None:
+        raise ValueError(fault)
     return text
 
 
@@ -108,7 +109,8 @@ class BackendConfig(Section):
         "URL without its scheme.",
     )
     url: BackendUrl = Field(
-        description="Base URL of the engine, without `/v1`; a path prefix is kept."
+        description="Base URL of the engine, without `/v1`; a path prefix is kept. "
+        "Each engine stands here once."
     )
     engine: str = Field(
         default="auto",
@@ -134,6 +136,7 @@ class BackendConfig(Section):
     )
     models: list[Name] | None = Field(
         default=None,
+        min_length=1,
         description="Models to route here; left out, those that the engine lists.",
     )
     speed_class: Name | None = Field(
@@ -154,3 +157,16 @@ def name_of_url(url: str) -> str:
     """Return the name that a backend has by its URL: host, port and path."""
     text = url.split("://", 1)[-1].rpartition("@")[2].rstrip("/")
     return re.sub(r"[^!-~]", "", text)[:200] or "backend"
+
+
+def engine_at(url: str) -> str | None:
+    """Return one spelling of *url*, the same for all that lead to one engine.
+
+    None where it is no URL. Names are not resolved: localhost is not 127.0.0.1 here.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return None
+    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"

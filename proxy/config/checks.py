@@ -4,6 +4,7 @@ They work on the plain values of a draft, so that they report beside the problem
 single values and not only once those are mended.
 """
 
+import os
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
@@ -13,8 +14,8 @@ from warmroute.policies.errors import WarmrouteError
 from warmroute.policies.registry import policies
 from warmroute.policies.routing.base import options
 from warmroute.proxy.config.address import Address
-from warmroute.proxy.config.backend import name_of_url
-from warmroute.proxy.config.draft import Draft, Path, unknown
+from warmroute.proxy.config.backend import engine_at, name_of_url
+from warmroute.proxy.config.draft import Draft, Path, dotted, shown, unknown
 from warmroute.proxy.config.fields import is_off, resolve
 from warmroute.proxy.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN
 from warmroute.proxy.config.policy import (
@@ -38,15 +39,18 @@ def check_all(draft: Draft, directory: FilePath) -> None:
     _check_policy(draft)
     _check_listeners(draft)
     _check_tls(draft, directory)
+    _check_records(draft, directory)
 
 
 def _check_backends(draft: Draft) -> None:
     engines = engine_names()
     names: dict[str, Path] = {}
+    places: dict[str, Path] = {}
     for path, backend in _items(draft, "backends"):
         name = backend.get("name")
         url = backend.get("url")
-        if name is None and isinstance(url, str):
+        is_new = not isinstance(url, str) or _check_url(draft, path, url, places)
+        if name is None and is_new and isinstance(url, str):
             name = name_of_url(url)
         _check_unique(draft, (*path, "name"), name, names)
         engine = backend.get("engine")
@@ -54,6 +58,28 @@ def _check_backends(draft: Draft) -> None:
         is_named = isinstance(engine, str) and not draft.is_broken(place)
         if is_named and engine not in engines:
             draft.report(place, unknown("engine", str(engine), engines))
+
+
+def _check_url(draft: Draft, path: Path, url: str, places: dict[str, Path]) -> bool:
+    """Check what the URL of the backend at *path* rules out; tell if it is new."""
+    if draft.is_broken((*path, "url")):
+        return True
+    place = engine_at(url)
+    if place is None:
+        return True
+    tls = draft.value_at((*path, "tls"))
+    asks = isinstance(tls, dict) and not {*tls.values()} <= {None, True}
+    if asks and place.startswith("http:"):
+        message = f"{shown(url)} is plain HTTP, where tls does nothing; "
+        draft.report((*path, "tls"), message + "write https, or leave tls out")
+    first = places.setdefault(place, path)
+    if first != path:
+        draft.report(
+            (*path, "url"),
+            f"{shown(url)} is the engine of {dotted(first)} already, given at "
+            f"{draft.origin_of(first)}; one engine is one backend",
+        )
+    return first == path
 
 
 def _check_models(draft: Draft, directory: FilePath) -> None:
@@ -192,6 +218,30 @@ def _check_authorities(draft: Draft, path: Path, directory: FilePath) -> None:
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         draft.report(path, f"'{file}' holds no PEM certificates: {reason}")
+
+
+def _check_records(draft: Draft, directory: FilePath) -> None:
+    path: Path = ("records",)
+    text = draft.value_at(path)
+    if isinstance(text, dict):
+        path = ("records", "path")
+        text = draft.value_at(path)
+    elif is_off(text):
+        return
+    if not isinstance(text, str) or draft.is_broken(path):
+        return
+    try:
+        file = resolve(text, directory)
+    except ValueError as error:
+        draft.report(path, str(error))
+        return
+    if file.is_dir():
+        draft.report(path, f"'{text}' is a folder; name a file in it")
+    elif not file.parent.is_dir():
+        message = f"'{text}' cannot be written: no folder '{file.parent}'"
+        draft.report(path, message)
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        draft.report(path, f"'{text}' cannot be written: permission denied")
 
 
 def _readable(draft: Draft, path: Path, directory: FilePath) -> FilePath | None:
