@@ -168,7 +168,7 @@ def _unknown_variable(root: Key, name: str) -> Problem:
     if indices:
         known = [variable.replace("__0", f"__{indices[0]}", 1) for variable in known]
     message = "the variable names no key of the configuration"
-    hint = did_you_mean(name, known) or "; see `warmroute schema --markdown`"
+    hint = did_you_mean(name, known, PREFIX) or "; see `warmroute schema --markdown`"
     return Problem(Origin(name), (), message + hint)
 
 
