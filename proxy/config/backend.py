@@ -110,7 +110,7 @@ class BackendConfig(Section):
     )
     url: BackendUrl = Field(
         description="Base URL of the engine, without `/v1`; a path prefix is kept. "
-        "Each engine stands here once."
+        "Each engine stands here once; a gateway once for each `api_key` or `models`."
     )
     engine: str = Field(
         default="auto",

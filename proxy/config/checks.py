@@ -49,35 +49,52 @@ def _check_backends(draft: Draft) -> None:
     for path, backend in _items(draft, "backends"):
         name = backend.get("name")
         url = backend.get("url")
-        is_new = not isinstance(url, str) or _check_url(draft, path, url, places)
-        if name is None and is_new and isinstance(url, str):
-            name = name_of_url(url)
+        place = engine_at(url) if isinstance(url, str) else None
+        if place is not None and not draft.is_broken((*path, "url")):
+            _check_plain(draft, path, backend, place)
+            is_new = _check_new(draft, path, backend, place, places)
+            if name is None and is_new:
+                name = name_of_url(str(url))
         _check_unique(draft, (*path, "name"), name, names)
         engine = backend.get("engine")
-        place = (*path, "engine")
-        is_named = isinstance(engine, str) and not draft.is_broken(place)
+        key = (*path, "engine")
+        is_named = isinstance(engine, str) and not draft.is_broken(key)
         if is_named and engine not in engines:
-            draft.report(place, unknown("engine", str(engine), engines))
+            draft.report(key, unknown("engine", str(engine), engines))
 
 
-def _check_url(draft: Draft, path: Path, url: str, places: dict[str, Path]) -> bool:
-    """Check what the URL of the backend at *path* rules out; tell if it is new."""
-    if draft.is_broken((*path, "url")):
-        return True
-    place = engine_at(url)
-    if place is None:
-        return True
-    tls = draft.value_at((*path, "tls"))
-    asks = isinstance(tls, dict) and not {*tls.values()} <= {None, True}
+def _check_plain(
+    draft: Draft, path: Path, backend: Mapping[str, object], place: str
+) -> None:
+    """Refuse a `tls` that says more than the defaults, where there is none."""
+    tls = backend.get("tls")
+    asks = isinstance(tls, dict) and any(
+        one not in (None, True) for one in tls.values()
+    )
     if asks and place.startswith("http:"):
-        message = f"{shown(url)} is plain HTTP, where tls does nothing; "
+        url = shown(backend.get("url"))
+        message = f"{url} is plain HTTP, where tls does nothing; "
         draft.report((*path, "tls"), message + "write https, or leave tls out")
+
+
+def _check_new(
+    draft: Draft,
+    path: Path,
+    backend: Mapping[str, object],
+    place: str,
+    places: dict[str, Path],
+) -> bool:
+    """Tell whether the engine is none of those before.
+
+    A gateway may stand for several, which it tells apart by key or model.
+    """
+    place += f" {backend.get('api_key')!r} {backend.get('models')!r}"
     first = places.setdefault(place, path)
     if first != path:
         draft.report(
             (*path, "url"),
-            f"{shown(url)} is the engine of {dotted(first)} already, given at "
-            f"{draft.origin_of(first)}; one engine is one backend",
+            f"{shown(backend.get('url'))} is the engine of {dotted(first)} already, "
+            f"given at {draft.origin_of(first)}; one engine is one backend",
         )
     return first == path
 

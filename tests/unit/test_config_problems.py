@@ -106,6 +106,17 @@ class TestProblems:
             "already, given at config.yaml:1; one engine is one backend"
         )
 
+    @pytest.mark.parametrize("key", ["api_key: k", "models: [m]"])
+    def test_a_gateway_may_stand_for_several_engines(
+        self, files: Files, key: str
+    ) -> None:
+        """It tells them apart by the key or the model that a request brings."""
+        url = "url: http://gateway"
+        files.load(f"- {{name: a, {url}}}\n- {{name: b, {url}, {key}}}\n")
+        both = f"- {{name: a, {url}, {key}}}\n- {{name: b, {url}, {key}}}\n"
+        (problem,) = files.problems(both)
+        assert "is the engine of backends[0] already" in problem
+
     def test_engines_at_other_ports_paths_and_hosts_are_others(
         self, files: Files
     ) -> None:
