@@ -23,6 +23,7 @@ from warmroute.adapters.kv_requests import (
     BudgetRequest,
     PolicyRequest,
     Request,
+    RestoreRequest,
     RetainRequest,
     SnapshotRequest,
 )
@@ -115,8 +116,8 @@ class KVControlClient:
         """Move blocks to host memory."""
         return await self._ask("offload", request, Changed)
 
-    async def restore(self, request: BlocksRequest) -> Changed:
-        """Move blocks back from host memory."""
+    async def restore(self, request: RestoreRequest) -> Changed:
+        """Move blocks back from host memory, into the cache or a running request."""
         return await self._ask("restore", request, Changed)
 
     async def policy(self, request: PolicyRequest) -> PolicyState:

@@ -20,6 +20,7 @@ from warmroute.adapters.kv_requests import (
     BudgetRequest,
     PolicyRequest,
     Request,
+    RestoreRequest,
     RetainRequest,
     SnapshotRequest,
 )
@@ -33,9 +34,15 @@ a block behind it stays, which would be stranded."""
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """Say for each verb that it works, or in words why it does not."""
+    """Say for each verb that it works, or in words why it does not.
+
+    Args:
+        verbs: What may be done to the cache.
+        running: What may be done to the blocks of running requests.
+    """
 
     verbs: dict[str, bool | str]
+    running: dict[str, bool | str] = {}
 
 
 class ResidentBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,11 +73,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             next one to apply is ``seq + 1``. None if no batch was published yet.
         block_size: Tokens a block.
         blocks: Each block once a tier that holds it, parents before children.
+        copied_bytes: Bytes of host memory with copies of what running requests gave
+            back; None where none are made.
     """
 
     seq: int | None
     block_size: int
     blocks: list[ResidentBlock]
+    copied_bytes: int | None = None
 
 
 class Flushed(Struct, frozen=True, kw_only=True):
@@ -144,6 +154,7 @@ class BudgetState(Struct, frozen=True, kw_only=True):
     partial: float | None = None
     host_tokens: int | None = None
     victims: str | None = None
+    host_bytes: int | None = None
 
 
 class KVControl(Protocol):
@@ -186,8 +197,8 @@ class KVControl(Protocol):
         """Move unreferenced blocks to host memory."""
         ...
 
-    async def restore(self, request: BlocksRequest) -> Changed:
-        """Move blocks back from host memory."""
+    async def restore(self, request: RestoreRequest) -> Changed:
+        """Move blocks back from host memory, into the cache or a running request."""
         ...
 
     async def policy(self, request: PolicyRequest) -> PolicyState:
@@ -215,7 +226,7 @@ SHAPES: Mapping[str, Shape] = {
     "release": Shape(BlocksRequest, Changed),
     "demote": Shape(BlocksRequest, Changed),
     "offload": Shape(BlocksRequest, Changed),
-    "restore": Shape(BlocksRequest, Changed),
+    "restore": Shape(RestoreRequest, Changed),
     "policy": Shape(PolicyRequest, PolicyState, reads=True),
     "budget": Shape(BudgetRequest, BudgetState, reads=True),
     "capabilities": Shape(Request, Capabilities, reads=True),

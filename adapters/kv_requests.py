@@ -44,7 +44,7 @@ class SnapshotRequest(Request, frozen=True):
 
 
 class BlocksRequest(Request, frozen=True):
-    """Name the blocks to act on, in exactly one of four ways.
+    """Name the blocks to act on, in exactly one of these ways.
 
     All but *hashes* name the full blocks of one sequence, from its head on.
 
@@ -80,12 +80,16 @@ class BlocksRequest(Request, frozen=True):
     )
     skip_blocks: Count = 0
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Names of the fields that name blocks."""
+        return ("hashes", "token_ids", "prompt", "messages")
+
     def __post_init__(self) -> None:
-        ways = (self.hashes, self.token_ids, self.prompt, self.messages)
-        if sum(way is not None for way in ways) != 1:
+        if sum(getattr(self, way) is not None for way in self.ways) != 1:
             raise ValueError(
                 "blocks must be named in exactly one way "
-                "(allowed: hashes, token_ids, prompt, messages)"
+                f"(allowed: {', '.join(self.ways)})"
             )
         if self.tools is not None and self.messages is None:
             raise ValueError("tools belong to messages, which are missing")
@@ -106,6 +110,35 @@ class RetainRequest(BlocksRequest, frozen=True, kw_only=True):
     """Ask to keep blocks resident for *ttl_s* seconds from now."""
 
     ttl_s: Annotated[float, Meta(gt=0, le=MAX_TTL_S)]
+
+
+class RestoreRequest(BlocksRequest, frozen=True, kw_only=True):
+    """Ask to bring blocks back from host memory; those of a running request, too.
+
+    Args:
+        request_id: A running request, named as its answer is. Meant are the blocks
+            that it gave back under a token budget.
+        hold_tokens: Most tokens that the request holds from now on; all if None.
+    """
+
+    request_id: Name | None = None
+    hold_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Names of the fields that name blocks."""
+        return (*super().ways, "request_id")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.request_id is None:
+            if self.hold_tokens is not None:
+                raise ValueError("hold_tokens belong to a request; give its request_id")
+        elif self.cache_salt is not None or self.skip_blocks:
+            raise ValueError(
+                "request_id names its blocks fully; leave out cache_salt and "
+                "skip_blocks"
+            )
 
 
 class PolicyRequest(Request, frozen=True):
@@ -132,6 +165,8 @@ class BudgetRequest(Request, frozen=True):
         partial: Share of each head that ``infinigen`` guesses with.
         host_tokens: Most tokens that ``infinigen`` keeps in host memory.
         victims: Which one leaves a full host memory.
+        host_bytes: Most bytes of host memory for copies of what running requests
+            give back, from which ``restore`` brings it back; no copies if None.
     """
 
     method: Name | None = None
@@ -143,6 +178,7 @@ class BudgetRequest(Request, frozen=True):
     partial: Share | None = None
     host_tokens: Annotated[int, Meta(ge=1)] | None = None
     victims: Name | None = None
+    host_bytes: Annotated[int, Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
         given = (getattr(self, field) for field in self.__struct_fields__)

@@ -9,6 +9,7 @@ import signal
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 
@@ -58,16 +59,22 @@ class App:
     Args:
         config: What to run.
         load: Reads the configuration again, for reloads; raises ConfigError.
+        clock: Monotonic seconds, for what is decided of requests and backends.
     """
 
-    def __init__(self, config: Config, load: Loader) -> None:
+    def __init__(
+        self,
+        config: Config,
+        load: Loader,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.config = config
         self.reloader = Reloader(config, load, self._prepare)
         self.index = PrefixIndex(config.index.max_bytes)
-        self.view = View(self.index, time.monotonic)
+        self.view = View(self.index, clock)
         self.ledger = Ledger(config.decisions.records, config.decisions.max_bytes)
         self.load = FleetLoad()
-        self.fleet = Fleet(config.backends, config.health, self.load)
+        self.fleet = Fleet(config.backends, config.health, self.load, clock=clock)
         self.prompts = PromptReader(config.models)
         self.router = Router(
             self.fleet,
@@ -76,9 +83,12 @@ class App:
             build(config.policy.name, config.policy.options),
             self.prompts,
             self.ledger,
+            clock=clock,
         )
         self.tracer = tracer_of(config)
-        self.port = DataPort(config, self.fleet, self.router, self.ledger, self.tracer)
+        self.port = DataPort(
+            config, self.fleet, self.router, self.ledger, self.tracer, clock
+        )
         self.deciding = Deciding(self.router, self.port, self.ledger, config.policy)
         self.sources = Sources(self.fleet, self.view, self.index, self.router)
         self.onlookers = Onlookers(self.router, self.port)

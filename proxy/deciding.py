@@ -90,7 +90,7 @@ class Deciding:
                 queue.release_all()
                 self._port.queue = None
         elif queue is None:
-            self._port.queue = HoldQueue(config.queue, self._router)
+            self._port.queue = HoldQueue(config.queue, self._router, self._port.clock)
         else:
             queue.configure(config.queue)
         self._config = config

@@ -74,18 +74,22 @@ class Relay:
         self._now = now
         self._idle_s = idle_s
         self._gaps = gaps
+        # What ends at once is told as a success, not as progress.
+        self._progress_at = now + _PROGRESS_S
         self._token_at: float | None = None
-        watch = _watch(answer.content_type, keeps_ending)
-        self._watch = watch
-        if type(watch) is StreamWatch:
+        self._watch: AnswerWatch | StreamWatch | None = None
+        self._reframer: Reframer | None = None
+        is_old, kind = head.version == "1.0", answer.content_type
+        if kind[:17] == b"text/event-stream":
+            self._watch = StreamWatch(keeps_ending)
             self._progress_at = 0.0
             extra_lines += b"x-accel-buffering: no\r\n"
         else:
-            # What ends at once is told as a success, not as progress.
-            self._progress_at = now + _PROGRESS_S
             hides_usage = False
-        is_old = head.version == "1.0"
-        self._reframer = _reframer(answer, is_old, hides_usage)
+            if kind[:16] == b"application/json":
+                self._watch = AnswerWatch()
+        if is_old or hides_usage:
+            self._reframer = _reframer(answer, is_old, hides_usage)
         ends_by_close = answer.body_until_close or (is_old and answer.chunked)
         self.keeps_alive = keeps_alive and not ends_by_close
         self._pending = _head(answer, extra_lines, is_old, self.keeps_alive)
@@ -143,12 +147,6 @@ class Relay:
             client.deadline = min(client.deadline, self._clock() + _AFTER_FAILURE_S)
         else:
             self._client.abort()
-
-
-def _watch(kind: bytes, keeps_ending: bool) -> AnswerWatch | StreamWatch | None:
-    if kind[:17] == b"text/event-stream":
-        return StreamWatch(keeps_ending)
-    return AnswerWatch() if kind[:16] == b"application/json" else None
 
 
 def _head(answer: Answer, extra_lines: bytes, is_old: bool, keeps_alive: bool) -> bytes:

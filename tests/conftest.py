@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import yaml
 from conformance.raw_engine import RawEngine, Script
-from conformance.rig import Rig, StartRig
-from hypothesis import settings
+from conformance.rig import ForwardClock, Rig, StartRig
+from hypothesis import HealthCheck, settings
 
 from warmroute.proxy import router
 from warmroute.proxy.app import App
 from warmroute.proxy.config import load_config
 
 # Deadlines of wall-clock time fail on a busy machine, whatever the code does.
-settings.register_profile("unhurried", settings(), deadline=None)
+settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("unhurried")
 
 
@@ -47,7 +49,7 @@ async def start_rig(tmp_path: Path) -> AsyncIterator[StartRig]:
             "listen": "127.0.0.1:0",
             "admin": "off",
             "policy": "least_requests",
-            "health": {"interval_s": 0.2, "timeout_s": 1},
+            "health": {"interval_s": 0.2, "timeout_s": 30},
             "backends": [
                 {"name": f"b{at}", "url": engine.url, "engine": "openai"}
                 for at, engine in enumerate(engines)
@@ -60,7 +62,8 @@ async def start_rig(tmp_path: Path) -> AsyncIterator[StartRig]:
         def load() -> Any:
             return load_config(path, {})
 
-        rig = Rig(App(load(), load), engines)
+        clock = ForwardClock()
+        rig = Rig(App(load(), load, clock), engines, clock)
         rigs.append(rig)
         await rig.app.start()
         if engines:

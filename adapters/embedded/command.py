@@ -125,9 +125,16 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-batched-tokens",
         type=_whole(1),
+        default=2048,
+        metavar="N",
+        help="tokens computed in one step (2048)",
+    )
+    parser.add_argument(
+        "--max-shared-tokens",
+        type=_whole(1),
         default=512,
         metavar="N",
-        help="tokens computed in one step (512)",
+        help="the same where sequences wait for one another (512)",
     )
     parser.add_argument(
         "--threads",

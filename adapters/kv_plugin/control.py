@@ -28,6 +28,7 @@ from warmroute.adapters.kv_requests import (
     BudgetRequest,
     PolicyRequest,
     Request,
+    RestoreRequest,
     RetainRequest,
     SnapshotRequest,
 )
@@ -67,7 +68,10 @@ class PluginKVControl:
     async def capabilities(self, request: Request) -> Capabilities:
         """Say what works on this engine."""
         (part,) = await self._calls.run("capabilities")
-        return Capabilities(verbs=cast(dict[str, bool | str], part["verbs"]))
+        return Capabilities(
+            verbs=cast(dict[str, bool | str], part["verbs"]),
+            running=cast(dict[str, bool | str], part["running"]),
+        )
 
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """List all resident blocks with a sequence barrier."""
@@ -77,6 +81,7 @@ class PluginKVControl:
             seq=cast(int | None, head["seq"]),
             block_size=cast(int, head["block_size"]),
             blocks=await asyncio.to_thread(_blocks, rows),
+            copied_bytes=cast(int | None, head.get("copied_bytes")),
         )
 
     async def flush(self, request: Request) -> Flushed:
@@ -124,8 +129,13 @@ class PluginKVControl:
         """Give up the pages of blocks that are in host memory."""
         return await self._change("offload", request)
 
-    async def restore(self, request: BlocksRequest) -> Changed:
-        """Bring blocks back from host memory, by requests of one token."""
+    async def restore(self, request: RestoreRequest) -> Changed:
+        """Bring blocks back from host memory, by requests of one token.
+
+        Those of a running request are put back where they were.
+        """
+        if request.request_id is not None:
+            return await self._bring_back(request)
         hashes = await self._resolve(request)
         parts = await self._calls.run("restorable", hashes=hashes)
         back: list[int] = []
@@ -154,6 +164,14 @@ class PluginKVControl:
         asked = msgspec.structs.asdict(request)
         parts = await self._calls.run("budget", **asked)
         return BudgetState(**cast(dict[str, Any], parts[-1]["budget"]))
+
+    async def _bring_back(self, request: RestoreRequest) -> Changed:
+        parts = await self._calls.run(
+            "bring_back",
+            request_id=request.request_id,
+            hold_tokens=request.hold_tokens,
+        )
+        return Changed(changed=_sum(parts, "changed"), named=_sum(parts, "named"))
 
     async def _change(self, verb: str, request: BlocksRequest) -> Changed:
         hashes = await self._resolve(request)

@@ -14,6 +14,9 @@ from warmroute.policies.errors import ClientError
 Arguments = dict[str, object]
 Verb = Callable[[Arguments], Iterator[Part]]
 
+_FAULT_OF = {"restorable": "restore", "bring_back": "budget"}
+"""Verbs whose fault parts of verbs share."""
+
 Chain = tuple[list[int], str | None, list[int]]
 """Token ids of a prompt, its salt, and the keys of its blocks that come back."""
 
@@ -49,7 +52,10 @@ class EngineVerbs:
 
     def capabilities(self, arguments: Arguments) -> Iterator[Part]:
         """Say for each verb that it works here, or why not."""
-        yield {"verbs": dict.fromkeys(VERBS, True) | self.faults}
+        yield {
+            "verbs": dict.fromkeys(VERBS, True) | self.faults,
+            "running": {"restore": self.faults.get("budget", True)},
+        }
 
     def all(self) -> dict[str, Verb]:
         """Return what may be asked for, by name."""
@@ -78,9 +84,10 @@ class VerbCalls:
         """Begin a verb, or go on with one whose *verb* is empty."""
         if not verb:
             return self._jobs.go_on(ticket)
-        fault = self.faults.get("restore" if verb == "restorable" else verb)
+        fault = self.faults.get(_FAULT_OF.get(verb, verb))
         if fault is not None:
-            return refusal(unsupported(verb, fault))
+            name = "restore" if verb in _FAULT_OF else verb
+            return refusal(unsupported(name, fault))
         generate = self._verbs.get(verb)
         if generate is None:
             return refusal(
@@ -104,7 +111,8 @@ class DeafControl:
         """Refuse, with the reason; `capabilities` is told it as the answer."""
         if verb == "capabilities":
             verbs = dict.fromkeys(VERBS, self._reason)
-            return {"parts": [{"verbs": verbs}], "done": True}
+            running = {"restore": self._reason}
+            return {"parts": [{"verbs": verbs, "running": running}], "done": True}
         return refusal(ClientError(501, "kv_verb_unsupported", self._reason))
 
 

@@ -13,13 +13,21 @@ from warmroute.policies.routing.pricing import choose_cheapest
 class ExpectedTtft:
     """Choose the backend where this request costs everybody the least time.
 
-    cost = wait + (alpha + s * decodes) * g * uncached / rate + w * E[out] * itl
+    cost = wait + miss + (alpha - 1 + s * decodes) * miss of the class
+           + w * E[out] * itl                       miss = g * uncached / rate
 
     with alpha = min(cap, 1 / (1 - rho)): a miss delays this request, those behind
     it, and the streams beside it. g is what a token of this miss takes over what the
     tokens took that the rate was learned of: 1 plus the depth of its middle in the
-    prompt, in units of *attention_tokens*, over the same of their mean depth. Extends
-    TTFT-min of Mooncake (Qin et al. 2024, section 6) by the prices of a miss.
+    prompt, in units of *attention_tokens*, over the same of their mean depth.
+
+    No wrong rate may move much. What a miss costs the others, up to alpha_cap times
+    itself, counts at the rate of the class: a token of work is one less for the pool,
+    whoever computes it. What this request waits for counts at the geometric mean of
+    both rates. The other half of a true difference shows by itself, because the
+    queue of a slower backend is longer.
+
+    Extends TTFT-min of Mooncake (Qin et al. 2024, section 6) by the prices of a miss.
     O(candidates).
     """
 
@@ -32,7 +40,7 @@ class ExpectedTtft:
             float,
             Limits(0, 10),
             "price of stopping one running stream, per second of prefill",
-        ] = 0.08,
+        ] = 0.06,
         decode_weight: Annotated[
             float,
             Limits(0, 10),

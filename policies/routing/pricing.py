@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, sqrt
 from typing import Final
 
 from warmroute.policies.routing.candidate import Candidate, Choice, Costs, Query
@@ -73,7 +73,7 @@ def price(
     The numbers stand in one run, four a candidate; seconds. O(candidates).
     """
     now, prompt = query.now, query.prompt_tokens
-    alpha = _urgency(query.rho, alpha_cap)
+    surplus = _urgency(query.rho, alpha_cap) - 1.0
     flat_price, deeper = _depth_prices(query, attention_tokens)
     flat: list[float] = []
     least = second = inf
@@ -83,14 +83,16 @@ def price(
         if one.speed is not speed:
             speed = one.speed
             alone, per_request, per_token = _decode_prices(query, speed, decode_weight)
-        rate, matched = one.rate, one.matched_tokens
+        # Half of what sets it apart is believed: see ExpectedTtft.
+        rate, matched = sqrt(one.rate * speed.rate), one.matched_tokens
         backlog = outstanding_tokens(one, now) if one.prefill_tokens else 0.0
         wait = (backlog + one.queued_tokens) / rate
         miss = 0.0
         if matched < prompt:
             # The middle of what is missing is half way from the match to the end.
-            each = (flat_price + deeper * (matched + prompt)) / rate
-            miss = (alpha + stall_weight * one.decodes) * (prompt - matched) * each
+            work = (prompt - matched) * (flat_price + deeper * (matched + prompt))
+            others = surplus + stall_weight * one.decodes
+            miss = work / rate + others * work / speed.rate
         decode = alone + per_request * one.requests + per_token * one.context_tokens
         total = wait + miss + decode
         if total < second:

@@ -36,6 +36,7 @@ class KVCommand:
   warmroute kv demote --hash 9f2c4e1b00d1a7c3
   warmroute kv policy --name lfu
   warmroute kv budget --method h2o --share 0.2 --sinks 4
+  warmroute kv restore --request chatcmpl-7f3a --backend a
 
 exit codes: 0 every backend did it; 1 one did not, nobody answers, or nothing could be
 done: a flush dropped nothing of a cache in use, no named block was evicted or
@@ -106,6 +107,11 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
         "engine's own number, which may be given more than once",
     )
     names.add_argument("--session", metavar="KEY", help="a session's newest prompt")
+    names.add_argument(
+        "--request",
+        metavar="ID",
+        help="restore: those that a running request gave back under a budget",
+    )
     names.add_argument("--tokens", metavar="ID[,ID...]", help="those of token ids")
     parser.add_argument("--cache-salt", metavar="SALT", help="salt of the prompt")
     parser.add_argument(
@@ -122,12 +128,24 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add("--ttl", type=ttl, metavar="S", help=f"retain: seconds ({_TTL_S:g})")
     add("--name", metavar="POLICY", help="policy: put this one in force")
     add("--option", action="append", metavar="KEY=VALUE", help="policy: its options")
+    add(
+        "--hold-tokens",
+        type=whole(1),
+        metavar="N",
+        help="restore --request: most tokens that it holds from now on (all)",
+    )
     add("--method", metavar="METHOD", help="budget: put this one in force")
     add("--budget-tokens", type=whole(1), metavar="N", help="budget: tokens a sequence")
     add("--share", type=positive(1), metavar="X", help="budget: share of the prompt")
     add("--sinks", type=whole(0), metavar="N", help="budget: first tokens always kept")
     add(
         "--recent", type=whole(0), metavar="N", help="budget: newest tokens always kept"
+    )
+    add(
+        "--host-bytes",
+        type=whole(1),
+        metavar="N",
+        help="budget: bytes for copies of what goes, which restore --request needs",
     )
 
 
@@ -138,6 +156,10 @@ def _body(options: argparse.Namespace) -> dict[str, object]:
             f"{options.verb} needs blocks: --prompt, --file, --hash, --session or "
             "--tokens"
         )
+    if options.request is not None and options.verb != "restore":
+        options.parser.error(f"{options.verb} takes no --request; restore does")
+    if options.hold_tokens is not None and options.request is None:
+        options.parser.error("--hold-tokens goes with restore --request")
     if options.verb not in _BLOCKS and _named(options):
         options.parser.error(f"{options.verb} takes no blocks")
     if options.backend is not None:
@@ -157,15 +179,17 @@ def _named(options: argparse.Namespace) -> dict[str, object]:
         named |= _hashes(options.hash)
     elif options.session is not None:
         named["session"] = options.session
+    elif options.request is not None:
+        named["request_id"] = options.request
     elif options.tokens is not None:
         named["token_ids"] = _integers("--tokens", options.tokens.split(","))
     if options.prompt == "":
         raise ConfigError("--prompt: '' (allowed: a text)")
-    is_prompt = not named.keys() & {"hashes", "prefix", "session"}
+    is_prompt = not named.keys() & {"hashes", "prefix", "request_id", "session"}
     if not is_prompt and (options.cache_salt is not None or options.skip_blocks):
         options.parser.error(
             "--cache-salt and --skip-blocks go with --prompt, --file or --tokens; "
-            "--hash and --session name their blocks fully"
+            "--hash, --session and --request name their blocks fully"
         )
     if named:
         if options.cache_salt is not None:
@@ -186,7 +210,9 @@ def _settings(options: argparse.Namespace) -> dict[str, object]:
             "share": options.share,
             "sinks": options.sinks,
             "recent": options.recent,
+            "host_bytes": options.host_bytes,
         },
+        "restore": {"hold_tokens": options.hold_tokens},
     }
     for verb, fields in given.items():
         if verb != options.verb and any(one is not None for one in fields.values()):

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 
 from warmroute.adapters.endpoint import MAX_ANSWER_BYTES
-from warmroute.adapters.kv_requests import BlocksRequest, RetainRequest
+from warmroute.adapters.kv_requests import BlocksRequest, RestoreRequest, RetainRequest
 from warmroute.policies.conducting.item import Item, Shared
 from warmroute.policies.errors import BackendUnavailable
 from warmroute.policies.kv.radix import PrefixIndex
@@ -88,7 +88,7 @@ class Deeds:
 
     async def restore(self, name: str, keys: list[int]) -> int:
         """Bring blocks back from host memory; returns how many."""
-        request = BlocksRequest(hashes=keys)
+        request = RestoreRequest(hashes=keys)
         return (await self._controls.of(self._backend(name)).restore(request)).changed
 
     def target(self, shared: Shared, now: float) -> str | None:

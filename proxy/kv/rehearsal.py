@@ -16,6 +16,7 @@ from warmroute.adapters.kv_requests import (
     BudgetRequest,
     PolicyRequest,
     Request,
+    RestoreRequest,
     SnapshotRequest,
 )
 from warmroute.policies.errors import ClientError
@@ -71,7 +72,14 @@ async def rehearse(
 
 
 async def _check(control: KVControl, verb: str, request: Request) -> None:
-    """Refuse what the engine is known to lack."""
+    """Refuse what the engine is known to lack, and what nobody can rehearse."""
+    if isinstance(request, RestoreRequest) and request.request_id is not None:
+        raise ClientError(
+            501,
+            "kv_dry_run_unsupported",
+            "kv restore: what a running request gave back is known to its engine "
+            "only; leave out dry_run",
+        )
     can = (await control.capabilities(Request())).verbs.get(verb, True)
     if can is not True:
         raise unsupported(verb, str(can))

@@ -3,7 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from warmroute.proxy.console.table import size
+
 _Row = list[str]
+
+_SIZES = ("blocks", "gpu", "host", "in use", "tokens", "copied")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -66,15 +70,15 @@ def stats(state: Mapping[str, object], results: Mapping[str, object]) -> str:
             continue
         rows.append([name, backend["engine"], backend["state"], *_sizes(results[name])])
         notes += _lacks(name, backend.get("kv") or {})
-    head = ["backend", "engine", "state", "blocks", "gpu", "host", "in use", "tokens"]
+    head = ["backend", "engine", "state", *_SIZES]
     return "\n".join([table(head, rows), *notes])
 
 
 def _sizes(answer: object) -> _Row:
     if not isinstance(answer, dict) or "blocks" not in answer:
-        return ["-"] * 5
+        return ["-"] * len(_SIZES)
     figures = _figures("snapshot", answer)
-    return [figures[key] for key in ("blocks", "gpu", "host", "in use", "tokens")]
+    return [figures[key] for key in _SIZES]
 
 
 def _lacks(name: str, kv: Mapping[str, object]) -> list[str]:
@@ -90,16 +94,22 @@ def _figures(verb: str, answer: Mapping[str, object]) -> dict[str, str]:
     blocks = answer.get("blocks")
     if verb == "snapshot" and isinstance(blocks, list):
         hashes = {one["hash"] for one in blocks}
-        size = answer.get("block_size")
+        block_size = answer.get("block_size")
+        copied = answer.get("copied_bytes")
         return {
             "blocks": str(len(hashes)),
             "gpu": str(sum(one["tier"] == "gpu" for one in blocks)),
             "host": str(sum(one["tier"] == "host" for one in blocks)),
             "in use": str(sum(one["refs"] > 0 for one in blocks)),
-            "tokens": str(len(hashes) * size) if isinstance(size, int) else "-",
+            "tokens": _text(_times(len(hashes), block_size)),
+            "copied": size(copied) if isinstance(copied, int) else "-",
             "seq": _text(answer.get("seq")),
         }
     return {key: _text(value) for key, value in answer.items()}
+
+
+def _times(count: int, block_size: object) -> int | None:
+    return count * block_size if isinstance(block_size, int) else None
 
 
 def _number(blocks: Sequence[object]) -> str:

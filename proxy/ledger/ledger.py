@@ -148,7 +148,12 @@ class Ledger:
         if ttft_s is not None or 200 <= status < 300:
             classes = decision.classify(seen_tokens, prompt_tokens)
             flow.count_tokens(classes, decision.predicted_tokens, cached_tokens)
-        self._announce(decision, error)
+        if error is not None:
+            self._warn(decision, error)
+        if logger.isEnabledFor(logging.DEBUG):
+            _log_access(decision)
+        if self.listeners:
+            self._tell(decision)
 
     def rejected(self, code: str) -> None:
         """Count a request that was answered without a decision."""
@@ -240,12 +245,7 @@ class Ledger:
                 self._gone.add(flow.tokens.snapshot())
         self._departed = left
 
-    def _announce(self, decision: Decision, error: str | None) -> None:
-        """Tell of a request that has ended: the log, and whoever listens."""
-        if error is not None:
-            self._warn(decision, error)
-        if logger.isEnabledFor(logging.DEBUG):
-            _log_access(decision)
+    def _tell(self, decision: Decision) -> None:
         for listener in self.listeners:
             try:
                 listener(decision)

@@ -2,33 +2,11 @@
 
 from typing import Any
 
-import msgspec
+from warmroute.proxy.telemetry.told_json import UNREADABLE, Answer, decode_answer
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MAX_TEXT = 256
 _MAX_REASONS = 128
 _ENDS = ("completed", "incomplete", "failed")
-
-
-class _Choice(msgspec.Struct):
-    """One choice, or the last event of one."""
-
-    finish_reason: Any = None
-
-
-class _Answer(msgspec.Struct):
-    """An answer, or an event of one, in the spellings of all APIs."""
-
-    model: Any = None
-    choices: list[_Choice] | None = None
-    stop_reason: Any = None
-    delta: Any = None  # Anthropic's message_delta holds the stop_reason
-    response: Any = None  # OpenAI's response.completed
-    status: Any = None
-    meta_info: Any = None  # SGLang's /generate
-
-
-_decode = msgspec.json.Decoder(_Answer).decode
 
 
 class AnswerFacts:
@@ -46,8 +24,8 @@ class AnswerFacts:
     def take(self, data: bytes) -> None:
         """Add what one JSON document tells; one that is none tells nothing."""
         try:
-            answer = _decode(data)
-        except _UNREADABLE:
+            answer = decode_answer(data)
+        except UNREADABLE:
             return
         inner = answer.response if isinstance(answer.response, dict) else {}
         model = answer.model or inner.get("model")
@@ -70,7 +48,7 @@ def read_answer(ending: bytes) -> AnswerFacts:
     return facts
 
 
-def _reasons(answer: _Answer, inner: dict[str, Any]) -> list[Any]:
+def _reasons(answer: Answer, inner: dict[str, Any]) -> list[Any]:
     reasons = [choice.finish_reason for choice in answer.choices or ()]
     reasons.append(answer.stop_reason)
     if isinstance(answer.delta, dict):

@@ -60,7 +60,7 @@ def build_tracer(
     if not sampler.is_off:
         unusual = Unusual(given.slow_s, given.mispredicted_tokens)
     sink = _sink(collector, tree, version)
-    return Tracer(sink, sampler, unusual, prompts=tree.prompts)
+    return Tracer(sink, sampler, unusual)
 
 
 def _sink(collector: Collector, tree: SpanTree, version: str) -> "OtlpSink":

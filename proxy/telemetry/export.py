@@ -17,9 +17,9 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from warmroute.proxy.telemetry.collector import GRPC, Collector
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.telemetry.span_batch import Origin, SpanBatch
+from warmroute.proxy.telemetry.span_message import write_span
 from warmroute.proxy.telemetry.span_tree import SpanTree
 
-_TRACE_BYTES = 4096
 _MAX_POSTED_BYTES = 2 << 20
 _QUEUED = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
 
@@ -75,16 +75,16 @@ def open_exporter(collector: Collector) -> SpanExporter:
 
 
 class KeptTrace(ReadableSpan):
-    """A trace in the SDK's queue, in place of its spans until they are sent.
+    """A trace in the SDK's queue, its spans written.
 
-    Requests then only queue their marks, and spans are built many at a time, in the
-    thread that sends them: one here and one there costs twice as much.
+    Attributes:
+        spans: As `write_span` writes them, one after the other.
+        num_spans: How many they are.
     """
 
-    def __init__(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
-        self.trace = trace
-        self.kept = kept
-        self.wall_offset_ns = wall_offset_ns
+    def __init__(self, spans: bytes, num_spans: int) -> None:
+        self.spans = spans
+        self.num_spans = num_spans
 
     @property
     def context(self) -> SpanContext:
@@ -92,32 +92,27 @@ class KeptTrace(ReadableSpan):
         return _QUEUED
 
 
-class SpanBuilder(SpanExporter):
+class TracePoster(SpanExporter):
     """Turn kept traces into batches of spans, and hand them on.
 
     Args:
         exporter: Gets the batches.
-        tree: Builds the spans.
         origin: Who sends them.
     """
 
-    __slots__ = ("_exporter", "_origin", "_tree")
+    __slots__ = ("_exporter", "_origin")
 
-    def __init__(self, exporter: SpanExporter, tree: SpanTree, origin: Origin) -> None:
+    def __init__(self, exporter: SpanExporter, origin: Origin) -> None:
         self._exporter = exporter
-        self._tree = tree
         self._origin = origin
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export all spans of the kept traces; called by the processor's thread."""
         result = SpanExportResult.SUCCESS
         for traces in _posts([kept for kept in spans if isinstance(kept, KeptTrace)]):
-            built = [
-                (span, kept.wall_offset_ns)
-                for kept in traces
-                for span in self._tree.spans(kept.trace, kept.kept)
-            ]
-            sent = self._exporter.export(SpanBatch(self._origin, built))
+            num_spans = sum(kept.num_spans for kept in traces)
+            written = [kept.spans for kept in traces]
+            sent = self._exporter.export(SpanBatch(self._origin, written, num_spans))
             if sent is not SpanExportResult.SUCCESS:
                 result = sent
         return result
@@ -139,23 +134,36 @@ class OtlpSink:
 
     Args:
         exporter: Sends what is queued.
-        tree: Builds the spans.
+        tree: Tells the spans of a trace.
         version: Version of warmroute, for the resource and the scope.
     """
 
-    __slots__ = ("_exporter", "_processor")
+    __slots__ = ("_exporter", "_is_broken", "_processor", "_tree")
 
     def __init__(self, exporter: SpanExporter, tree: SpanTree, version: str) -> None:
         # The SDK logs every failed batch and every dropped span; the watched
         # exporter says the same once.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         watched = WatchedExporter(exporter)
-        self._exporter = SpanBuilder(watched, tree, Origin(version))
+        self._tree = tree
+        self._is_broken = False
+        self._exporter = TracePoster(watched, Origin(version))
         self._processor = BatchSpanProcessor(self._exporter)
 
     def write(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
-        """Queue a trace; never blocks."""
-        self._processor.on_end(KeptTrace(trace, kept, wall_offset_ns))
+        """Write and queue a trace; never blocks or raises.
+
+        One that cannot be written is dropped, and the log says so once.
+        """
+        try:
+            spans = self._tree.spans(trace, kept)
+            written = b"".join([write_span(span, wall_offset_ns) for span in spans])
+        except Exception:
+            if not self._is_broken:
+                logger.exception("trace_dropped")
+            self._is_broken = True
+            return
+        self._processor.on_end(KeptTrace(written, len(spans)))
 
     async def close(self, timeout_s: float) -> bool:
         """Flush for at most *timeout_s*; return whether the queue was emptied."""
@@ -170,11 +178,10 @@ def _posts(traces: Sequence[KeptTrace]) -> Iterator[Sequence[KeptTrace]]:
     """Cut *traces* into posts that a collector takes: gRPC's default is 4 MiB."""
     begin = size_bytes = 0
     for at, kept in enumerate(traces):
-        trace_bytes = _TRACE_BYTES + 4 * len(kept.trace.messages or "")
-        if size_bytes + trace_bytes > _MAX_POSTED_BYTES and at > begin:
+        if size_bytes + len(kept.spans) > _MAX_POSTED_BYTES and at > begin:
             yield traces[begin:at]
             begin, size_bytes = at, 0
-        size_bytes += trace_bytes
+        size_bytes += len(kept.spans)
     if traces:
         yield traces[begin:]
 

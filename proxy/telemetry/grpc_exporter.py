@@ -1,4 +1,4 @@
-"""The SDK's OTLP/gRPC exporter, for batches that are messages already."""
+"""The SDK's OTLP/gRPC exporter, for batches that are written already."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The SDK's OTLP/HTTP exporter, for batches that are messages already."""
+"""The SDK's OTLP/HTTP exporter, for batches that are written already."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from warmroute.proxy.telemetry.span_batch import SpanBatch
 
 
 class HttpExporter(OTLPSpanExporter):
-    """Post a batch's message through the client that the SDK's exporter has.
+    """Post a batch's content through the client that the SDK's exporter has.
 
     That client is private and new in 1.45; where it is not found the exporter is given
     spans, and encodes them itself.
@@ -21,5 +21,5 @@ class HttpExporter(OTLPSpanExporter):
         send = getattr(getattr(self, "_client", None), "export", None)
         if send is None or self._shutdown or not isinstance(spans, SpanBatch):
             return super().export(spans)
-        sent = send(spans.message.SerializeToString())
+        sent = send(spans.content)
         return SpanExportResult.SUCCESS if sent.success else SpanExportResult.FAILURE

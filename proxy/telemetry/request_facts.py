@@ -6,39 +6,23 @@ from typing import Any
 import msgspec
 
 from warmroute.proxy.telemetry import span_names as names
+from warmroute.proxy.telemetry.told_json import (
+    UNREADABLE,
+    Prompts,
+    decode_prompts,
+    decode_sampling,
+)
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MAX_NUMBER = 1e6  # no engine takes more, and an int of a body may pass any float
 _MAX_BODY_BYTES = 1 << 20
 _MAX_PROMPT_CHARS = 1 << 15
 
 
-class _Sampling(msgspec.Struct):
-    """How the answer is drawn."""
-
-    temperature: Any = None
-    top_p: Any = None
-    sampling_params: Any = None
-
-
-class _Prompts(msgspec.Struct):
-    """The prompt in the spellings of all APIs."""
-
-    messages: Any = None
-    prompt: Any = None
-    input: Any = None
-    text: Any = None
-
-
-_decode_sampling = msgspec.json.Decoder(_Sampling).decode
-_decode_prompts = msgspec.json.Decoder(_Prompts).decode
-
-
 def sampling_facts(body: bytes) -> dict[str, float]:
     """Return temperature and top_p, where the body gives them as numbers."""
     try:
-        found = _decode_sampling(body)
-    except _UNREADABLE:
+        found = decode_sampling(body)
+    except UNREADABLE:
         return {}
     nested = found.sampling_params if isinstance(found.sampling_params, dict) else {}
     told = {
@@ -66,8 +50,8 @@ def input_messages(body: bytes) -> str | None:
     if len(body) > _MAX_BODY_BYTES:
         return None
     try:
-        found = _decode_prompts(body)
-    except _UNREADABLE:
+        found = decode_prompts(body)
+    except UNREADABLE:
         return None
     left = _MAX_PROMPT_CHARS
     messages = []
@@ -80,7 +64,7 @@ def input_messages(body: bytes) -> str | None:
     return msgspec.json.encode(messages).decode() if messages else None
 
 
-def _texts(found: _Prompts) -> Iterator[tuple[str, str]]:
+def _texts(found: Prompts) -> Iterator[tuple[str, str]]:
     for value in (found.messages, found.prompt, found.input, found.text):
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, str):

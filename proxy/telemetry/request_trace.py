@@ -5,7 +5,8 @@ leaves marks, and only the traces that are kept become spans (`span_tree`).
 """
 
 import random
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from opentelemetry.trace import SpanContext
 
@@ -13,12 +14,10 @@ from warmroute.proxy.fleet.backend import Backend
 from warmroute.proxy.http.watch import Usage
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.prompt.prompt import Prompt
-from warmroute.proxy.telemetry.answer_facts import AnswerFacts, read_answer
-from warmroute.proxy.telemetry.request_facts import input_messages, sampling_facts
 from warmroute.proxy.view.mirror import Mirror
 
 if TYPE_CHECKING:
-    from warmroute.proxy.telemetry.tracer import HeadFacts
+    from warmroute.proxy.telemetry.tracer import HeadFacts, Tracer
 
 
 class Attempt:
@@ -26,10 +25,7 @@ class Attempt:
 
     Attributes:
         backend: Where it went.
-        kind: Shape of the body, such as ``chat``.
-        model: As the body names it.
-        stream: Whether the answer comes as events.
-        max_tokens: Bound on the answer.
+        prompt: What the body asks for.
         session: Key of affinity.
         mirror: The view of the backend, when something was entered in it.
         view: The view's source at the dispatch.
@@ -43,9 +39,8 @@ class Attempt:
     """
 
     __slots__ = (
-        *("backend", "discount", "end_s", "error", "first_token_s", "kind"),
-        *("max_tokens", "mirror", "model", "number", "session", "span_id"),
-        *("start_s", "stream", "view"),
+        *("backend", "discount", "end_s", "error", "first_token_s", "mirror"),
+        *("number", "prompt", "session", "span_id", "start_s", "view"),
     )
 
     def __init__(
@@ -58,11 +53,7 @@ class Attempt:
         start_s: float,
     ) -> None:
         self.backend = backend
-        # The prompt itself may be large, and marks wait for their export.
-        self.kind = prompt.kind
-        self.model = prompt.model
-        self.stream = prompt.stream
-        self.max_tokens = prompt.max_tokens
+        self.prompt = prompt
         self.session = session
         self.mirror = mirror
         self.view = "none" if mirror is None else mirror.source
@@ -74,74 +65,53 @@ class Attempt:
         self.first_token_s: float | None = None
         self.error: str | None = None
 
+    def degraded(self) -> tuple[str, float] | None:
+        """Return source and discount of the view, if they fell until now."""
+        mirror = self.mirror
+        if mirror is None:
+            return None
+        discount = min(self.discount, mirror.trust.discount)
+        if discount < 1.0 or mirror.source != self.view:
+            return mirror.source, discount
+        return None
+
     def __repr__(self) -> str:
         return f"<Attempt {self.number} {self.backend.name} {self.error or 'ok'}>"
-
-
-class Route:
-    """What a decision was before the answer corrected it."""
-
-    __slots__ = (
-        *("block_size", "decision", "end_s", "index", "prompt_tokens"),
-        *("reason", "start_s"),
-    )
-
-    def __init__(
-        self,
-        decision: Decision,
-        start_s: float,
-        end_s: float,
-        block_size: int | None,
-    ) -> None:
-        self.decision = decision
-        self.start_s = start_s
-        self.end_s = end_s
-        self.block_size = block_size
-        self.index = decision.index
-        self.reason = decision.reason
-        self.prompt_tokens = decision.prompt_tokens
-
-    def __repr__(self) -> str:
-        return f"<Route {self.decision!r}>"
-
-
-class Judging(Protocol):
-    """What a trace needs from its tracer."""
-
-    def ended(self, trace: "RequestTrace") -> None:
-        """Keep an ended trace, or drop it; never blocks or raises."""
-        ...
 
 
 class RequestTrace:
     """Marks of one request, on the caller's monotonic clock, in seconds.
 
-    Nothing here does I/O, and a trace that is never ended is never exported.
+    Nothing here does I/O, and a trace that is never ended is never exported. It holds
+    what the request holds, and for no longer.
 
     Attributes:
         trace_id: Its trace, when it was sampled from the start; else None.
         parent: The client's span.
-        route_mark: The decision, when there was one.
-        attempts: In order.
+        decision: The first one, when there was one.
+        index: What it chose, before an attempt failed.
+        reason: Why.
+        prompt_tokens: As counted before the engine told.
+        block_size: Of the chosen backend, where known.
+        routing_s: When the choice began.
+        routed_s: When it was made.
+        lost: The attempts that failed, in order.
+        last: The attempt that is under way, or was to the end.
         status: That the client got.
         error_type: Our stable code, when the request failed.
         usage: What the engine reported.
         body: The body as the engine got it.
-        degraded: View and discount of the last attempt, if they fell by its end.
-        asked: What the body says of sampling.
-        messages: The prompt, where it is told.
-        answer: Who answered, and why the answer ended.
     """
 
     __slots__ = (
-        *("_tracer", "answer", "asked", "attempts", "body", "degraded", "end_s"),
-        *("error_type", "head", "messages", "parent", "peer", "route_mark"),
-        *("start_s", "status", "trace_id", "usage"),
+        *("_tracer", "block_size", "body", "decision", "end_s", "error_type", "head"),
+        *("index", "last", "lost", "parent", "peer", "prompt_tokens", "reason"),
+        *("routed_s", "routing_s", "start_s", "status", "trace_id", "usage"),
     )
 
     def __init__(
         self,
-        tracer: Judging,
+        tracer: "Tracer",
         head: "HeadFacts",
         peer: bytes,
         parent: SpanContext | None,
@@ -155,16 +125,18 @@ class RequestTrace:
         self.trace_id = trace_id
         self.start_s = start_s
         self.end_s: float | None = None
-        self.route_mark: Route | None = None
-        self.attempts: list[Attempt] = []
+        self.decision: Decision | None = None
+        self.index = 0
+        self.reason = ""
+        self.prompt_tokens = 0
+        self.block_size: int | None = None
+        self.routing_s = self.routed_s = start_s
+        self.lost: Sequence[Attempt] = ()
+        self.last: Attempt | None = None
         self.status = 0
         self.error_type: str | None = None
         self.usage: Usage | None = None
         self.body = b""
-        self.degraded: tuple[str, float] | None = None
-        self.asked: dict[str, float] = {}
-        self.messages: str | None = None
-        self.answer: AnswerFacts | None = None
 
     def route(
         self,
@@ -175,7 +147,13 @@ class RequestTrace:
         block_size: int | None = None,
     ) -> None:
         """Note the first decision; later ones are attempts."""
-        self.route_mark = Route(decision, start_s, end_s, block_size)
+        self.decision = decision
+        self.index = decision.index
+        self.reason = decision.reason
+        self.prompt_tokens = decision.prompt_tokens
+        self.block_size = block_size
+        self.routing_s = start_s
+        self.routed_s = end_s
 
     def attempt(
         self,
@@ -192,10 +170,10 @@ class RequestTrace:
             The ``traceparent`` to send in place of the client's; None when the
             request is not sampled, and headers pass as they came.
         """
-        if self.attempts and self.attempts[-1].end_s is None:
+        if self.last is not None:
             self.attempt_failed("retried", now)
-        attempt = Attempt(backend, prompt, session, mirror, number, now)
-        self.attempts.append(attempt)
+            self.lost = [*self.lost, self.last]
+        self.last = attempt = Attempt(backend, prompt, session, mirror, number, now)
         if self.trace_id is None:
             return None
         attempt.span_id = random.getrandbits(64) | 1
@@ -203,14 +181,14 @@ class RequestTrace:
 
     def attempt_failed(self, error_type: str, now: float) -> None:
         """Note that the attempt brought no answer."""
-        if self.attempts and self.attempts[-1].end_s is None:
-            attempt = self.attempts[-1]
+        attempt = self.last
+        if attempt is not None and attempt.end_s is None:
             attempt.end_s, attempt.error = now, error_type
 
     def first_token(self, now: float) -> None:
         """Note when the first token of the attempt came."""
-        if self.attempts:
-            self.attempts[-1].first_token_s = now
+        if self.last is not None:
+            self.last.first_token_s = now
 
     def end(
         self,
@@ -230,33 +208,11 @@ class RequestTrace:
         self.body = body
         self._tracer.ended(self)
 
-    def digest(self, *, prompts: bool) -> None:
-        """Read what is told of body, answer and view, and let go of them.
-
-        What waits for its export is small then, whatever the client sent.
-        """
-        self.asked = sampling_facts(self.body)
-        if prompts:
-            self.messages = input_messages(self.body)
-        self.body = b""
-        if self.usage is not None:
-            self.answer = read_answer(self.usage.ending)
-            self.usage.ending = b""
-        if self.attempts:
-            self.degraded = _degraded(self.attempts[-1])
-        for attempt in self.attempts:
-            attempt.mirror = None
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """Return all of them, in order."""
+        return self.lost if self.last is None else [*self.lost, self.last]
 
     def __repr__(self) -> str:
         kind = "unsampled" if self.trace_id is None else f"{self.trace_id:032x}"
         return f"<RequestTrace {kind} attempts={len(self.attempts)}>"
-
-
-def _degraded(attempt: Attempt) -> tuple[str, float] | None:
-    mirror = attempt.mirror
-    if mirror is None:
-        return None
-    discount = min(attempt.discount, mirror.trust.discount)
-    if discount < 1.0 or mirror.source != attempt.view:
-        return mirror.source, discount
-    return None

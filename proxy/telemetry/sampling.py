@@ -38,11 +38,14 @@ class Sampler:
     def sample(self, parent: SpanContext | None) -> int | None:
         """Return the trace id to record under, or None to leave it out."""
         if parent is None:
-            trace_id = random.getrandbits(128) | 1
-        elif self._parent_based:
+            # Few are kept: only these get an id, and it is one that would be.
+            if random.random() >= self.ratio:
+                return None
+            low = random.getrandbits(64) * self._bound >> 64
+            return (random.getrandbits(64) | 1) << 64 | low
+        if self._parent_based:
             return parent.trace_id if parent.trace_flags.sampled else None
-        else:
-            trace_id = parent.trace_id
+        trace_id = parent.trace_id
         return trace_id if trace_id & _LOW_64 < self._bound else None
 
     def name(self, parent: SpanContext | None) -> str:

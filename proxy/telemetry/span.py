@@ -1,12 +1,16 @@
-"""One span as plain facts, until its trace is exported."""
+"""One span as plain facts, until the end of its request."""
 
 from collections.abc import Mapping, Sequence
-
-from opentelemetry.trace import SpanContext, SpanKind
+from typing import Final
 
 from warmroute.proxy.telemetry.span_names import ERROR_TYPE
 
 Attribute = str | bool | int | float | Sequence[str]
+
+# OTLP's numbers of the kinds of spans.
+INTERNAL: Final = 1
+SERVER: Final = 2
+CLIENT: Final = 3
 
 
 class Event:
@@ -26,26 +30,40 @@ class Event:
 
 
 class Span:
-    """One span: times in seconds of the monotonic clock, attributes by name."""
+    """One span: times in seconds of the monotonic clock, attributes by name.
+
+    Attributes:
+        kind: `SERVER`, `INTERNAL` or `CLIENT`.
+        trace_id: 16 bytes.
+        span_id: 8 bytes.
+        parent_id: None for the first span of a trace.
+        is_remote: Whether the parent is a span of another process.
+        error: Its type, when it failed.
+    """
 
     __slots__ = (
-        *("attributes", "context", "end_s", "error", "events", "kind"),
-        *("name", "parent", "start_s"),
+        *("attributes", "end_s", "error", "events", "is_remote", "kind", "name"),
+        *("parent_id", "span_id", "start_s", "trace_id"),
     )
 
     def __init__(
         self,
         name: str,
-        kind: SpanKind,
-        context: SpanContext,
-        parent: SpanContext | None,
+        kind: int,
+        trace_id: bytes,
+        span_id: bytes,
+        parent_id: bytes | None,
         start_s: float,
         end_s: float,
+        *,
+        is_remote: bool = False,
     ) -> None:
         self.name = name
         self.kind = kind
-        self.context = context
-        self.parent = parent
+        self.trace_id = trace_id
+        self.span_id = span_id
+        self.parent_id = parent_id
+        self.is_remote = is_remote
         self.start_s = start_s
         self.end_s = end_s
         self.error: str | None = None

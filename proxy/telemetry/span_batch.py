@@ -1,8 +1,8 @@
-"""Spans on their way to a collector: one message, or the SDK's spans."""
+"""Written spans on their way to a collector: one message, or the SDK's spans."""
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import overload
 
@@ -10,17 +10,24 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
 )
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
+from opentelemetry.proto.trace.v1.trace_pb2 import SpanFlags
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event as SdkEvent
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status, StatusCode
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 
-from warmroute.proxy.telemetry.span import Span
-from warmroute.proxy.telemetry.span_message import Shape, SpanDraft, shape_of
+from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER, Attribute
+from warmroute.proxy.telemetry.span_message import field
 
-_UNSET = Status(StatusCode.UNSET)
 _NOBODY = SpanContext(1, 1, False)
+_KINDS = {
+    INTERNAL: SpanKind.INTERNAL,
+    SERVER: SpanKind.SERVER,
+    CLIENT: SpanKind.CLIENT,
+}
 
 
 class Origin:
@@ -30,7 +37,7 @@ class Origin:
         version: Version of warmroute.
     """
 
-    __slots__ = ("_empty", "resource", "scope")
+    __slots__ = ("_resource_fields", "_scope_fields", "resource", "scope")
 
     def __init__(self, version: str) -> None:
         self.resource = _resource(version)
@@ -38,15 +45,17 @@ class Origin:
         one = ReadableSpan(
             "", _NOBODY, resource=self.resource, instrumentation_scope=self.scope
         )
-        request = encode_spans([one])
-        del request.resource_spans[0].scope_spans[0].spans[:]
-        self._empty = request.SerializeToString()
+        (resource_spans,) = encode_spans([one]).resource_spans
+        (scope_spans,) = resource_spans.scope_spans
+        del scope_spans.spans[:]
+        self._scope_fields = scope_spans.SerializeToString()
+        del resource_spans.scope_spans[:]
+        self._resource_fields = resource_spans.SerializeToString()
 
-    def request(self) -> ExportTraceServiceRequest:
-        """Return a request of one scope that has no spans yet."""
-        request = ExportTraceServiceRequest()
-        request.ParseFromString(self._empty)
-        return request
+    def request(self, spans: Sequence[bytes]) -> bytes:
+        """Return the request that has written *spans*, in one scope."""
+        scope_spans = field(b"\x12", b"".join([self._scope_fields, *spans]))
+        return field(b"\x0a", self._resource_fields + scope_spans)
 
     def __repr__(self) -> str:
         return f"<Origin {self.scope.version}>"
@@ -55,20 +64,22 @@ class Origin:
 class SpanBatch(Sequence[ReadableSpan]):
     """Spans to be posted together.
 
-    `message` is what our exporters send. To any other exporter it is a sequence of the
-    SDK's spans, which are made when asked for, at thrice the cost.
+    `content` is what our exporters send. To any other exporter it is a sequence of the
+    SDK's spans, which are made when asked for, at many times the cost.
 
     Args:
         origin: Who sends them.
-        spans: Each with what turns its times into Unix time, in nanoseconds.
+        spans: As `write_span` wrote them, one or several of a trace together.
+        num_spans: How many there are.
     """
 
-    def __init__(self, origin: Origin, spans: Sequence[tuple[Span, int]]) -> None:
+    def __init__(self, origin: Origin, spans: Sequence[bytes], num_spans: int) -> None:
         self._origin = origin
-        self._spans = spans
+        self._num_spans = num_spans
+        self.content = origin.request(spans)
 
     def __len__(self) -> int:
-        return len(self._spans)
+        return self._num_spans
 
     @overload
     def __getitem__(self, at: int) -> ReadableSpan: ...
@@ -77,47 +88,60 @@ class SpanBatch(Sequence[ReadableSpan]):
     def __getitem__(self, at: slice) -> Sequence[ReadableSpan]: ...
 
     def __getitem__(self, at: int | slice) -> ReadableSpan | Sequence[ReadableSpan]:
-        if isinstance(at, slice):
-            return SpanBatch(self._origin, self._spans[at])
-        return _readable(*self._spans[at], self._origin)
+        return self._readable[at]
 
     @cached_property
     def message(self) -> ExportTraceServiceRequest:
-        """All of them as OTLP has them."""
-        request = self._origin.request()
-        messages = request.resource_spans[0].scope_spans[0].spans
-        drafts: dict[Shape, SpanDraft] = {}
-        for span, offset_ns in self._spans:
-            shape = shape_of(span)
-            draft = drafts.get(shape)
-            if draft is None:
-                draft = drafts[shape] = SpanDraft(span)
-            draft.fill(span, offset_ns)
-            messages.append(draft.message)
+        """The content as a message."""
+        request = ExportTraceServiceRequest()
+        request.ParseFromString(self.content)
         return request
+
+    @cached_property
+    def _readable(self) -> Sequence[ReadableSpan]:
+        spans = self.message.resource_spans[0].scope_spans[0].spans
+        return [_readable(span, self._origin) for span in spans]
 
     def __repr__(self) -> str:
         return f"<SpanBatch {len(self)} spans>"
 
 
-def _readable(span: Span, offset_ns: int, origin: Origin) -> ReadableSpan:
-    status = _UNSET if span.error is None else Status(StatusCode.ERROR, span.error)
+def _readable(span: SpanMessage, origin: Origin) -> ReadableSpan:
+    trace_id = int.from_bytes(span.trace_id, "big")
+    is_remote = bool(span.flags & SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)
+    parent_id = int.from_bytes(span.parent_span_id, "big")
+    code = StatusCode(span.status.code)
     return ReadableSpan(
         name=span.name,
-        context=span.context,
-        parent=span.parent,
+        context=SpanContext(trace_id, int.from_bytes(span.span_id, "big"), False),
+        parent=SpanContext(trace_id, parent_id, is_remote) if parent_id else None,
         resource=origin.resource,
-        attributes=span.attributes,
+        attributes=_attributes(span.attributes),
         events=[
-            SdkEvent(one.name, one.attributes, offset_ns + round(one.at_s * 1e9))
+            SdkEvent(one.name, _attributes(one.attributes), one.time_unix_nano)
             for one in span.events
         ],
-        kind=span.kind,
-        status=status,
-        start_time=offset_ns + round(span.start_s * 1e9),
-        end_time=offset_ns + round(span.end_s * 1e9),
+        kind=_KINDS[span.kind],
+        status=Status(code, span.status.message or None),
+        start_time=span.start_time_unix_nano,
+        end_time=span.end_time_unix_nano,
         instrumentation_scope=origin.scope,
     )
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Attribute]:
+    return {
+        pair.key: _plain(pair.value, kind)
+        for pair in pairs
+        if (kind := pair.value.WhichOneof("value")) is not None
+    }
+
+
+def _plain(value: AnyValue, kind: str) -> Attribute:
+    if kind == "array_value":
+        return tuple(text.string_value for text in value.array_value.values)
+    plain: str | bool | int | float = getattr(value, kind)
+    return plain
 
 
 def _resource(version: str) -> Resource:

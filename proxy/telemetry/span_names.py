@@ -68,6 +68,8 @@ OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 CONVERSATION: Final = "gen_ai.conversation.id"
 
+# Text that no two requests share, or few.
+UNIQUE: Final = frozenset({REQUEST_ID, RESPONSE_ID, CONVERSATION, INPUT_MESSAGES})
 ROUTES: Final = frozenset(
     {
         *("/v1/chat/completions", "/v1/completions", "/v1/responses"),

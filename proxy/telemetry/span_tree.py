@@ -1,23 +1,29 @@
 """From the marks of an ended request to its spans."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.telemetry import span_names as names
-from warmroute.proxy.telemetry.request_trace import Attempt, RequestTrace, Route
-from warmroute.proxy.telemetry.span import Attribute, Event, Span
+from warmroute.proxy.telemetry.answer_facts import read_answer
+from warmroute.proxy.telemetry.request_facts import input_messages, sampling_facts
+from warmroute.proxy.telemetry.request_trace import Attempt, RequestTrace
+from warmroute.proxy.telemetry.span import (
+    CLIENT,
+    INTERNAL,
+    SERVER,
+    Attribute,
+    Event,
+    Span,
+)
 from warmroute.proxy.telemetry.unusual import is_failure
 
-_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _MAX_TEXT = 256
 
 
 class SpanTree:
-    """Build the spans of kept traces, which are digested.
+    """Build the spans of kept traces.
 
     Args:
         scheme: http or https, as the data port speaks.
@@ -43,13 +49,13 @@ class SpanTree:
         """Return the SERVER span, that of the route, and one for each attempt."""
         server = self._server(trace, sampled_by)
         found = [server]
-        if trace.route_mark is not None:
-            server.attributes[names.REQUEST_ID] = trace.route_mark.decision.request_id
-            found.append(_route(trace.route_mark, server.context))
-        for attempt in trace.attempts:
-            span = self._client(trace, attempt, server.context)
-            found.append(span)
-        server.events += _retries(trace.attempts)
+        if trace.decision is not None:
+            server.attributes[names.REQUEST_ID] = trace.decision.request_id
+            found.append(_route(trace, trace.decision, server))
+        attempts = trace.attempts
+        found += [self._client(trace, attempt, server) for attempt in attempts]
+        if trace.lost:
+            server.events += _retries(attempts)
         return found
 
     def _server(self, trace: RequestTrace, sampled_by: str) -> Span:
@@ -63,11 +69,13 @@ class SpanTree:
             trace_id = drawn if parent is None else parent.trace_id
         span = Span(
             f"{verb} {head.path}" if is_known else verb,
-            SpanKind.SERVER,
-            _context(trace_id, 0),
-            parent,
+            SERVER,
+            trace_id.to_bytes(16, "big"),
+            _span_id(),
+            None if parent is None else _span_id(parent.span_id),
             trace.start_s,
             trace.end_s or trace.start_s,
+            is_remote=parent is not None,
         )
         span.attributes = {
             names.HTTP_METHOD: method,
@@ -91,37 +99,37 @@ class SpanTree:
             span.add(names.ERROR_TYPE, trace.error_type)
         return span
 
-    def _client(
-        self, trace: RequestTrace, attempt: Attempt, server: SpanContext
-    ) -> Span:
-        backend = attempt.backend
-        operation = names.OPERATIONS.get(attempt.kind, attempt.kind)
-        model = attempt.model and attempt.model[:_MAX_TEXT]
+    def _client(self, trace: RequestTrace, attempt: Attempt, server: Span) -> Span:
+        backend, prompt = attempt.backend, attempt.prompt
+        operation = names.OPERATIONS.get(prompt.kind, prompt.kind)
+        model = prompt.model and prompt.model[:_MAX_TEXT]
         is_last = attempt.end_s is None
         span = Span(
             f"{operation} {model}" if model else operation,
-            SpanKind.CLIENT,
-            _context(server.trace_id, attempt.span_id),
-            server,
+            CLIENT,
+            server.trace_id,
+            _span_id(attempt.span_id),
+            server.span_id,
             attempt.start_s,
             (trace.end_s if is_last else attempt.end_s) or attempt.start_s,
         )
         span.attributes = {
             names.OPERATION: operation,
             names.PROVIDER: backend.engine,
-            names.REQUEST_STREAM: attempt.stream,
+            names.REQUEST_STREAM: prompt.stream,
             names.SERVER_ADDRESS: backend.host,
             names.SERVER_PORT: backend.port,
             names.BACKEND: backend.name,
         }
         span.add(names.REQUEST_MODEL, model)
-        span.add(names.REQUEST_MAX_TOKENS, attempt.max_tokens)
+        span.add(names.REQUEST_MAX_TOKENS, prompt.max_tokens)
         span.add(names.CONVERSATION, attempt.session and attempt.session[:_MAX_TEXT])
-        span.attributes.update(trace.asked)
-        span.add(names.INPUT_MESSAGES, trace.messages)
+        span.attributes.update(sampling_facts(trace.body))
+        if self.prompts:
+            span.add(names.INPUT_MESSAGES, input_messages(trace.body))
         if attempt.number > 1:
             span.attributes[names.HTTP_RESEND] = attempt.number - 1
-        _note(attempt, span, trace.degraded if is_last else None)
+        _note(attempt, span, attempt.degraded() if is_last else None)
         if is_last:
             _finish(trace, span)
         else:
@@ -129,26 +137,27 @@ class SpanTree:
         return span
 
 
-def _context(trace_id: int, span_id: int) -> SpanContext:
-    return SpanContext(trace_id, span_id or random.getrandbits(64) | 1, False, _SAMPLED)
+def _span_id(given: int = 0) -> bytes:
+    return (given or random.getrandbits(64) | 1).to_bytes(8, "big")
 
 
-def _route(route: Route, server: SpanContext) -> Span:
-    decision, index = route.decision, route.index
+def _route(trace: RequestTrace, decision: Decision, server: Span) -> Span:
+    index = trace.index
     span = Span(
         names.ROUTE_SPAN,
-        SpanKind.INTERNAL,
-        _context(server.trace_id, 0),
-        server,
-        route.start_s,
-        route.end_s,
+        INTERNAL,
+        server.trace_id,
+        _span_id(),
+        server.span_id,
+        trace.routing_s,
+        trace.routed_s,
     )
     roster, matched = decision.roster, decision.matched
     span.attributes = {
         names.POLICY: decision.policy,
         names.CANDIDATES: len(roster.routable),
         names.BACKEND: roster.candidates[index],
-        names.REASON: route.reason,
+        names.REASON: trace.reason,
         names.GRADE: decision.grade,
         names.VIEW: roster.views[roster.routable[index]],
     }
@@ -157,8 +166,12 @@ def _route(route: Route, server: SpanContext) -> Span:
     costs = decision.costs
     if costs is not None:
         span.attributes[names.SCORE] = costs[index][3]
-    if route.block_size:
-        span.attributes.update(_blocks(route, route.block_size))
+    block_size = trace.block_size
+    if block_size:
+        span.attributes[names.BLOCK_SIZE] = block_size
+        span.attributes[names.PROMPT_BLOCKS] = trace.prompt_tokens // block_size
+        span.attributes[names.MATCHED_BLOCKS] = matched[index] // block_size
+        span.attributes[names.BEST_MATCHED_BLOCKS] = max(matched) // block_size
     best = max(range(len(matched)), key=matched.__getitem__)
     if matched[best] > matched[index]:
         facts: dict[str, Attribute] = {
@@ -166,21 +179,11 @@ def _route(route: Route, server: SpanContext) -> Span:
             names.BEST_MATCHED_TOKENS: matched[best],
             names.BEST_BACKEND: roster.candidates[best],
         }
-        span.note(names.SPILL_OVER_EVENT, route.end_s, facts)
+        span.note(names.SPILL_OVER_EVENT, trace.routed_s, facts)
     return span
 
 
-def _blocks(route: Route, block_size: int) -> dict[str, Attribute]:
-    matched = route.decision.matched
-    return {
-        names.BLOCK_SIZE: block_size,
-        names.PROMPT_BLOCKS: route.prompt_tokens // block_size,
-        names.MATCHED_BLOCKS: matched[route.index] // block_size,
-        names.BEST_MATCHED_BLOCKS: max(matched) // block_size,
-    }
-
-
-def _retries(attempts: list[Attempt]) -> Iterator[Event]:
+def _retries(attempts: Sequence[Attempt]) -> Iterator[Event]:
     for before, after in pairwise(attempts):
         facts: dict[str, Attribute] = {
             names.RETRY_REASON: before.error or "unknown",
@@ -210,13 +213,13 @@ def _finish(trace: RequestTrace, span: Span) -> None:
     if status >= 400 or error_type is not None:
         span.fail(error_type or str(status))
     if usage is not None:
+        answer = read_answer(usage.ending)
         span.add(names.RESPONSE_ID, usage.answer_id)
-    if trace.answer is not None:
-        span.add(names.RESPONSE_MODEL, trace.answer.model)
-        span.add(names.FINISH_REASONS, trace.answer.finish_reasons or None)
-    route = trace.route_mark
-    if route is not None and route.decision.tokens is not None:
-        _count(route.decision, span)
+        span.add(names.RESPONSE_MODEL, answer.model)
+        span.add(names.FINISH_REASONS, answer.finish_reasons or None)
+    decision = trace.decision
+    if decision is not None and decision.classes is not None:
+        _count(decision, span)
 
 
 def _count(decision: Decision, span: Span) -> None:

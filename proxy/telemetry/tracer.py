@@ -7,7 +7,7 @@ tracer belongs to the application that built it.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from warmroute.proxy.telemetry.request_trace import RequestTrace
@@ -35,7 +35,7 @@ class HeadFacts(Protocol):
         ...
 
     @property
-    def fields(self) -> Mapping[bytes, bytes]:
+    def fields(self) -> dict[bytes, bytes]:
         """Fields by lower-case name; ``traceparent``, ``user-agent`` among them."""
         ...
 
@@ -44,10 +44,10 @@ class SpanSink(Protocol):
     """Where the spans of ended requests go."""
 
     def write(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
-        """Queue a trace; drops one when the queue is full, never blocks.
+        """Queue a trace; drops one when the queue is full, never blocks or raises.
 
         Args:
-            trace: Digested; its spans are built when they are sent.
+            trace: Not held any longer than the call.
             kept: Why it is kept.
             wall_offset_ns: Turns its times into Unix time.
         """
@@ -66,13 +66,12 @@ class Tracer:
     Args:
         sink: Where kept traces go.
         sampler: Which requests are kept, whatever becomes of them.
-        prompts: Whether the text of prompts is told.
         unusual: Which of the others are kept; None: none, and they leave no marks.
         clock: Monotonic seconds, those of the marks.
         wall_ns: Unix time in nanoseconds.
     """
 
-    __slots__ = ("_clock", "_prompts", "_sink", "_wall_ns", "sampler", "unusual")
+    __slots__ = ("_clock", "_sink", "_wall_ns", "sampler", "unusual")
 
     def __init__(
         self,
@@ -80,12 +79,10 @@ class Tracer:
         sampler: Sampler,
         unusual: Unusual | None = None,
         *,
-        prompts: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._sink = sink
-        self._prompts = prompts
         self._clock = clock
         self._wall_ns = wall_ns
         self.sampler = sampler
@@ -116,18 +113,16 @@ class Tracer:
         kept = self._reason(trace)
         if kept is not None:
             offset_ns = self._wall_ns() - round(self._clock() * 1e9)
-            trace.digest(prompts=self._prompts)
             self._sink.write(trace, kept, offset_ns)
 
     def _reason(self, trace: RequestTrace) -> str | None:
         if trace.trace_id is not None:
             return self.sampler.name(trace.parent)
-        end_s, route = trace.end_s, trace.route_mark
+        end_s = trace.end_s
         if self.unusual is None or end_s is None:
             return None
-        decision = None if route is None else route.decision
         return self.unusual.name(
-            end_s - trace.start_s, trace.status, trace.error_type, decision
+            end_s - trace.start_s, trace.status, trace.error_type, trace.decision
         )
 
     async def close(self, timeout_s: float = 3.0) -> bool:

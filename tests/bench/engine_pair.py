@@ -11,8 +11,8 @@ repeat, which noise of the machine hits least.
 
 vLLM is made ready by examples/01_two_vllm, in its cache, the first time. The embedded
 engine computes in float32 whatever --dtype says. A step computes as many tokens as each
-engine's default allows: 512 for the embedded one, 2,048 for vLLM; --step-tokens gives
-both the same.
+engine's default allows: 2,048, of the embedded one 512 where sequences share a step;
+--step-tokens gives both another number.
 """
 
 import argparse

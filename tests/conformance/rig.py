@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 from conformance.raw_engine import RawEngine, Request, answer
 
 from warmroute.proxy.app import App
+
+# When a wait is given up, which only a fault should bring about.
+PATIENCE_S = 60.0
 
 
 @dataclass
@@ -95,12 +99,23 @@ def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
 
 
+class ForwardClock:
+    """The monotonic clock, put forward by as much as a test says."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
 class Rig:
     """A running proxy and the engines behind it."""
 
-    def __init__(self, app: App, engines: list[RawEngine]) -> None:
+    def __init__(self, app: App, engines: list[RawEngine], clock: ForwardClock) -> None:
         self.app = app
         self.engines = engines
+        self.clock = clock
         self.clients: list[Client] = []
 
     @property
@@ -124,11 +139,17 @@ class Rig:
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until *holds*; state has no event, so look at it often."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while not holds():  # noqa: ASYNC110
                     await asyncio.sleep(0.002)
         except TimeoutError:
-            pytest.fail(f"still not after 10 s: {what}")
+            pytest.fail(f"still not after {PATIENCE_S:.0f} s: {what}")
+
+    async def later(self, seconds: float) -> None:
+        """Put the clock forward, and wait until all deadlines were looked at."""
+        self.clock.ahead_s += seconds
+        before = self.app.port._sweeper
+        await self.until(lambda: self.app.port._sweeper is not before, "a sweep")
 
     async def all_up(self) -> None:
         backends = self.app.fleet.backends

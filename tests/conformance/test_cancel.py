@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from conformance.raw_engine import STREAM_HEAD, Request, event
-from conformance.rig import StartRig, answer_ok, chat, post
+from conformance.rig import PATIENCE_S, StartRig, answer_ok, chat, post
 
 
 async def silent(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -29,7 +29,7 @@ async def test_engine_sees_the_close_before_the_first_byte(
     await rig.engines[0].wait_for(1)
     assert rig.load() > 0
     client.close()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         await rig.engines[0].disconnected.wait()
     await rig.released()
 
@@ -41,7 +41,7 @@ async def test_engine_sees_the_close_mid_stream(start_rig: StartRig) -> None:
     await client.send(post(chat(stream=True)))
     await client.reader.readuntil(b"\n\n")
     client.close()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         await rig.engines[0].disconnected.wait()
     await rig.released()
 

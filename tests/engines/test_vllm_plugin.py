@@ -148,14 +148,14 @@ async def test_retained_is_let_go_when_it_is_due(engine: PluginEngine) -> None:
     """By itself: between the two no verb is called."""
     tokens = prompt("due")
     await engine.complete(tokens)
-    until = time.monotonic() + 0.7
+    began = time.monotonic()
     assert (await engine.kv("retain", blocks(tokens, ttl_s=0.5)))["retained"] == 15
     at = 0
-    while time.monotonic() < until:
-        await engine.complete(prompt(f"due-{(at := at + 1)}"))
-    await fill(engine, "overdue")
+    async with asyncio.timeout(60):
+        while not await engine.is_whole():  # vLLM counts what is held as used
+            await engine.complete(prompt(f"due-{(at := at + 1)}"))
+    assert time.monotonic() > began + 0.5
     assert await engine.cached(tokens) == 0
-    assert await engine.is_whole()
 
 
 async def test_retain_stops_at_the_cap(engine: PluginEngine) -> None:

@@ -194,7 +194,7 @@ async def test_preempted_and_aborted_ones_leave_nothing(
     ("budget", "told"),
     [
         ({"method": "h2o", "tokens": 320}, "in whole blocks"),
-        ({"method": "infinigen", "tokens": 320}, "cannot return"),
+        ({"method": "infinigen", "tokens": 320}, "'restore' can"),
         ({"method": "sink", "tokens": 320}, "did you mean 'sinks'"),
         ({"method": "sinks"}, "either tokens or share"),
         ({"method": "sinks", "tokens": 95}, "96 or more"),

@@ -6,7 +6,8 @@ Run by vLLM's own Python, with the transformers library, in 32-bit floats. A cas
 ``prompt`` and ``answer`` (token ids), ``block_size``, ``num_first`` and ``num_held``
 (blocks); without ``num_held`` there are no holes. Prints for each the log-likelihood
 of each token of the answer: before a token is looked at, the oldest blocks behind the
-first ones go until no more than ``num_held`` are there. Positions stay.
+first ones go until no more than ``num_held`` are there. Positions stay. From the token
+at position ``restored_at`` on, all of them are there again.
 """
 
 import json
@@ -22,39 +23,31 @@ def score(model: Any, case: dict[str, Any]) -> list[float]:
     cache = DynamicCache()
     logits = model(torch.tensor([prompt]), past_key_values=cache).logits[0, -1]
     found = [float(torch.log_softmax(logits, -1)[answer[0]])]
-    positions = list(range(len(prompt)))
+    gone: set[int] = set()
     for at, token in enumerate(answer[:-1], len(prompt)):
-        keep = kept(positions, at, size, case["num_first"], case.get("num_held"))
-        if len(keep) < len(positions):
-            positions = [positions[index] for index in keep]
-            for layer in cache.layers:
-                layer.keys = layer.keys[:, :, keep]
-                layer.values = layer.values[:, :, keep]
-        positions.append(at)
+        if at < case.get("restored_at", at + 1):
+            count = at // size + 1
+            gone |= out(gone, count, case["num_first"], case.get("num_held", count))
+        else:
+            gone.clear()
+        seen = torch.tensor(
+            [[position // size not in gone for position in range(at + 1)]]
+        )
         logits = model(
             torch.tensor([[token]]),
             past_key_values=cache,
             position_ids=torch.tensor([[at]]),
-            attention_mask=torch.ones((1, len(positions))),
+            attention_mask=seen.long(),
         ).logits[0, -1]
         chosen = answer[at - len(prompt) + 1]
         found.append(float(torch.log_softmax(logits, -1)[chosen]))
     return found
 
 
-def kept(
-    positions: list[int], at: int, size: int, num_first: int, num_held: int | None
-) -> list[int]:
-    """Return which of the cached tokens stay when the one at *at* comes."""
-    if num_held is None:
-        return list(range(len(positions)))
-    blocks = sorted({position // size for position in [*positions, at]})
-    gone = set(blocks[num_first : max(num_first, len(blocks) - num_held + num_first)])
-    return [
-        index
-        for index, position in enumerate(positions)
-        if position // size not in gone
-    ]
+def out(gone: set[int], count: int, num_first: int, num_held: int) -> set[int]:
+    """Return which of so many blocks go besides, the oldest behind the first ones."""
+    there = [block for block in range(num_first, count) if block not in gone]
+    return set(there[: max(0, count - len(gone) - num_held)])
 
 
 def main() -> None:

@@ -153,11 +153,6 @@ class Chaos(Publisher):
         self.made_at = 0.0
         self.is_calm = False
 
-    @property
-    def last(self) -> int:
-        """Number of the newest batch."""
-        return len(self._sent) - 1
-
     async def tell(self, events: list[Event]) -> None:
         """Send a batch; what becomes of it is the adversary's."""
         seq = len(self._sent)

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 from aiohttp import web
+from conformance.rig import PATIENCE_S
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -78,19 +79,19 @@ class OtlpReceiver:
         assert self._runner is not None
         await self._runner.cleanup()
 
-    async def wait_for(self, num_spans: int, timeout_s: float = 10) -> None:
+    async def wait_for(self, num_spans: int, timeout_s: float = PATIENCE_S) -> None:
         """Return once *num_spans* have arrived."""
         async with asyncio.timeout(timeout_s), self._arrived:
             await self._arrived.wait_for(lambda: len(self.spans) >= num_spans)
 
     async def wait_until(
-        self, holds: Callable[[], bool], timeout_s: float = 10
+        self, holds: Callable[[], bool], timeout_s: float = PATIENCE_S
     ) -> None:
         """Return once *holds* says so; asked whenever something arrives."""
         async with asyncio.timeout(timeout_s), self._arrived:
             await self._arrived.wait_for(holds)
 
-    async def wait_for_post(self, timeout_s: float = 10) -> None:
+    async def wait_for_post(self, timeout_s: float = PATIENCE_S) -> None:
         """Return once anything was posted."""
         async with asyncio.timeout(timeout_s), self._arrived:
             await self._arrived.wait_for(lambda: bool(self.paths))

@@ -6,6 +6,7 @@ import contextlib
 import msgspec
 import zmq
 import zmq.asyncio
+from conformance.rig import PATIENCE_S
 
 from warmroute.adapters.kv_events.address import EventAddress
 
@@ -78,7 +79,7 @@ class Publisher:
 
     async def subscribed(self) -> None:
         """Return once somebody hears."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self._socket.recv()
 
     def begin_anew(self) -> None:

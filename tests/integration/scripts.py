@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from conformance.raw_engine import DONE, STREAM_HEAD, Request, answer, chunk, event
-from conformance.rig import Client
+from conformance.rig import PATIENCE_S, Client
 
 USAGE: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 1}
 
@@ -39,11 +39,11 @@ async def stream_ok(request: Request, writer: asyncio.StreamWriter) -> None:
 
 async def read_until(client: Client, text: bytes) -> bytes:
     """Read an answer up to and with *text*."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         return await client.reader.readuntil(text)
 
 
 async def read_rest(client: Client) -> bytes:
     """Read all that still comes until the proxy closes."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         return await client.reader.read()

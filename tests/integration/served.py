@@ -14,14 +14,14 @@ import aiohttp
 import pytest
 import yaml
 from conformance.raw_engine import RawEngine, Script
-from conformance.rig import Client, Reply
+from conformance.rig import PATIENCE_S, Client, Reply
 
 COMMAND = (sys.executable, "-m", "warmroute.proxy.cli", "serve")
 SETTINGS: dict[str, Any] = {
     "listen": "127.0.0.1:0",
     "admin": "127.0.0.1:0",
     "policy": "least_requests",
-    "health": {"interval_s": 0.2, "timeout_s": 1},
+    "health": {"interval_s": 0.2, "timeout_s": 30},
     "drain": {"delay_s": 0, "timeout_s": 30},
 }
 
@@ -85,7 +85,7 @@ class Served:
         """Wait for the *num*-th line of an event; returns the newest one."""
         wanted = {"event": event, **facts}
         try:
-            async with asyncio.timeout(15), self._logged:
+            async with asyncio.timeout(PATIENCE_S), self._logged:
                 await self._logged.wait_for(lambda: self.count(event, **facts) >= num)
         except TimeoutError:
             pytest.fail(f"not logged: {wanted}\n{self.log}\n{self.stderr}")
@@ -134,7 +134,7 @@ class Served:
             return response.status, await response.text()
 
     async def until(
-        self, path: str, holds: Callable[[Any], bool], timeout_s: float = 10
+        self, path: str, holds: Callable[[Any], bool], timeout_s: float = PATIENCE_S
     ) -> Any:
         """Ask the admin port until its answer *holds*."""
         answer: Any = None
@@ -151,7 +151,7 @@ class Served:
     async def deaf(self) -> None:
         """Wait until new connections are refused."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     (await self.connect()).close()
                     await asyncio.sleep(0.02)
@@ -162,15 +162,15 @@ class Served:
         assert self._process is not None
         self._process.send_signal(number)
 
-    async def ended(self, within_s: float = 10) -> int:
+    async def ended(self) -> int:
         """Wait for the end of the process; returns its exit code."""
         assert self._process is not None
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(PATIENCE_S):
                 code = await self._process.wait()
                 await asyncio.gather(*self._readers)
         except TimeoutError:
-            pytest.fail(f"still running after {within_s} s\n{self.log}")
+            pytest.fail(f"still running after {PATIENCE_S:.0f} s\n{self.log}")
         return code
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ VERBS = {
 
 class TestDecisions:
     async def test_have_the_documented_shape(self, house: House) -> None:
-        """Exactly these keys, one candidate for each backend, within a second."""
+        """Exactly these keys, one candidate for each backend, at once."""
         request_id, reply = await house.send([*range(100)])
         decision = await house.settled(request_id)
         assert set(decision) == {*DECISION, "attempts", "outcome"}

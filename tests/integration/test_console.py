@@ -7,7 +7,7 @@ import pty
 import sys
 
 import pytest
-from conformance.rig import Rig, StartRig, answer_ok, chat, post
+from conformance.rig import PATIENCE_S, Rig, StartRig, answer_ok, chat, post
 
 from warmroute.proxy.cli import main
 
@@ -96,11 +96,11 @@ async def test_top_moves_until_q_and_gives_the_terminal_back(
     )
     os.close(theirs)
     try:
-        shown = await asyncio.wait_for(_read_until(ours, b"tokens/s"), 30)
+        shown = await asyncio.wait_for(_read_until(ours, b"tokens/s"), PATIENCE_S)
         assert shown.count(b"paid twice") >= 2
         os.write(ours, b"q")
-        assert await asyncio.wait_for(process.wait(), 30) == 0
-        assert b"\x1b[?1049l" in await asyncio.to_thread(os.read, ours, 4096)
+        await asyncio.wait_for(_read_until(ours, b"\x1b[?1049l"), PATIENCE_S)
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     finally:
         if process.returncode is None:
             process.kill()

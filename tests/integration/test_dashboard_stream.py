@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from conformance.rig import post
+from conformance.rig import PATIENCE_S, post
 from integration import served
 from integration.scripts import answer_ok
 from integration.served import Served, Stage
@@ -25,7 +25,7 @@ def url(proxy: Served, path: str) -> str:
 
 
 async def read_event(response: aiohttp.ClientResponse) -> tuple[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         name = (await response.content.readline()).decode()
         data = (await response.content.readline()).decode()
         await response.content.readline()
@@ -86,7 +86,7 @@ class TestStream:
             assert (status, answer["error"]["code"]) == (503, "too_many_streams")
             for page in pages:
                 page.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     async with http.get(url(proxy, "/api/stream")) as response:
                         if response.status == 200:
@@ -101,7 +101,7 @@ class TestStream:
         ):
             await read_until(response, "state")
             proxy.signal(2)
-            assert await proxy.ended(within_s=5) == 0
+            assert await proxy.ended() == 0
 
 
 class TestPage:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import zmq
-from conformance.rig import Reply, post
+from conformance.rig import PATIENCE_S, Reply, post
 from integration import served
 from integration.ranked_engine import BLOCK, RankedEngine, ranked_engine
 from integration.served import Served, Stage
@@ -33,7 +33,6 @@ class House:
         state = await self.proxy.until(
             "/api/state",
             lambda state: facts.items() <= state["backends"][0]["view"].items(),
-            30,
         )
         return state["backends"][0]["view"]
 
@@ -45,14 +44,13 @@ class House:
                 rank["status"] == "live" and rank["replays"]
                 for rank in state["backends"][0]["view"].get("ranks", [{"status": ""}])
             ),
-            30,
         )
 
     async def matched(self, prompt: list[int]) -> int:
         return (await self.explain(prompt))["candidates"][0]["matched_tokens"]["gpu"]
 
     async def until_matched(self, prompt: list[int], tokens: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.matched(prompt) != tokens:
                 pass
 
@@ -70,8 +68,7 @@ class House:
         data = post(fields, "/v1/completions", f"x-request-id: {name}\r\n{extra}")
         reply = await self.proxy.request(data)
         assert reply.status == 200, reply
-        path = f"/api/decisions/{name}"
-        record = await self.proxy.until(path, lambda one: one.get("outcome"), 1)
+        _, record = await self.proxy.admin(f"/api/decisions/{name}")
         return reply, record
 
 

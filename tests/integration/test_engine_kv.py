@@ -16,6 +16,7 @@ from warmroute.adapters.kv_requests import (
     BudgetRequest,
     PolicyRequest,
     Request,
+    RestoreRequest,
     RetainRequest,
 )
 from warmroute.adapters.registry import detect
@@ -220,7 +221,7 @@ class TestHost:
         rig = await start(host_blocks=16)
         prompt = fresh()
         await rig.ask(prompt)
-        names = BlocksRequest(token_ids=prompt)
+        names = RestoreRequest(token_ids=prompt)
         await rig.kv.offload(names)
         assert (await rig.kv.restore(names)).changed == 10
         assert await rig.ask(prompt) == FULL
@@ -233,7 +234,7 @@ class TestHost:
         await rig.ask(prompt)
         hashes = [one.hash for one in (await resident(rig)).blocks]
         random.Random(1).shuffle(hashes)
-        names = BlocksRequest(hashes=hashes)
+        names = RestoreRequest(hashes=hashes)
         assert (await rig.kv.offload(names)).changed == 100
         assert {one.tier for one in (await resident(rig)).blocks} == {"host"}
         assert (await rig.kv.restore(names)).changed == 100
@@ -246,12 +247,23 @@ class TestHost:
         rig = await start(num_blocks=128, host_blocks=40)
         prompt = fresh(401)
         await rig.ask(prompt)
-        names = BlocksRequest(token_ids=prompt)
+        names = RestoreRequest(token_ids=prompt)
         assert (await rig.kv.offload(names)).changed == 40
         tiers = [one.tier for one in (await resident(rig)).blocks]
         assert (tiers.count("gpu"), tiers.count("host")) == (60, 40)
         assert (await rig.kv.restore(names)).changed == 40
         assert await rig.ask(prompt) == 400
+
+    async def test_what_a_running_request_evicted_is_gone_and_says_so(
+        self, start: Start
+    ) -> None:
+        """With a host tier, too: it holds whole blocks of the cache."""
+        rig = await start(host_blocks=16)
+        told = (await rig.kv.capabilities(Request())).running["restore"]
+        assert "infinigen" in str(told)
+        with pytest.raises(ClientError, match="infinigen") as caught:
+            await rig.kv.restore(RestoreRequest(request_id="cmpl-1"))
+        assert caught.value.status == 501
 
     async def test_without_a_host_tier_the_verbs_say_so(self, start: Start) -> None:
         rig = await start()
@@ -319,7 +331,7 @@ class TestConflicts:
         rig = await start(num_blocks=128, host_blocks=128)
         prompt = fresh(401)
         await rig.ask(prompt)
-        names = BlocksRequest(token_ids=prompt)
+        names = RestoreRequest(token_ids=prompt)
         retain = RetainRequest(token_ids=prompt, ttl_s=60)
         kv = rig.kv
         done = await asyncio.gather(
@@ -385,6 +397,8 @@ class TestBudget:
         assert {name: getattr(state, name) for name in asked} == asked
         with pytest.raises(ClientError, match="host_tokens"):
             await rig.kv.budget(BudgetRequest(method="h2o", tokens=16, host_tokens=64))
+        with pytest.raises(ClientError, match="with vLLM's plugin"):
+            await rig.kv.budget(BudgetRequest(method="h2o", tokens=16, host_bytes=64))
         assert await rig.kv.budget(BudgetRequest()) == state
 
     async def test_the_default_is_set_and_read(self, start: Start) -> None:

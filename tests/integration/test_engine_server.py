@@ -271,7 +271,7 @@ async def test_the_process_publishes_where_it_says() -> None:
     [
         (("--eviction", "lur"), 2, "unknown eviction policy 'lur'"),
         (("--max-model-len", "100000000"), 2, "max_model_len is 100000000"),
-        (("--max-num-seqs", "900"), 2, "max_batched_tokens is 512"),
+        (("--max-num-seqs", "900"), 2, "max_shared_tokens is 512"),
         (("--host", "no.such.host.invalid"), 2, "--host 'no.such.host.invalid'"),
         (("--kv-events", "nonsense"), 2, "nonsense"),
         (("--model", __file__), 1, "GGUF"),

@@ -83,9 +83,7 @@ class Fleet:
         extra = f"x-request-id: {request_id}\r\n"
         reply = await self.proxy.request(post(fields, "/v1/completions", extra))
         assert reply.status == 200, reply
-        decision = await self.proxy.until(
-            f"/api/decisions/{request_id}", lambda one: one.get("outcome"), 1
-        )
+        _, decision = await self.proxy.admin(f"/api/decisions/{request_id}")
         outcome = decision["outcome"]
         return outcome["predicted_tokens"], outcome["cached_tokens"]
 
@@ -160,7 +158,8 @@ async def test_a_late_proxy_learns_what_is_cached(
     await second.until_live("a")
     assert await second.matched(tokens(1, 100)) == {"a": 96}
     view = await second.view("a")
-    assert (view["source"], view["replays"], view["gaps"]) == ("events", 1, 0)
+    assert (view["source"], view["gaps"]) == ("events", 0)
+    assert view["replays"] >= 1, "and once more if ZMQ connects after it"
 
 
 async def test_without_replay_a_late_proxy_asks_for_a_snapshot(

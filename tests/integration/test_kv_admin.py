@@ -89,11 +89,19 @@ class TestVerbs:
         results = await fleet.kv("evict", prompt=text, dry_run=True)
         assert sorted(one["resident"] for one in results.values()) == [0, 3]
 
+    async def test_an_engine_that_cannot_restore_into_requests_says_so(
+        self, fleet: Fleet
+    ) -> None:
+        results = await fleet.kv("restore", request_id="r")
+        assert {code(one) for one in results.values()} == {"kv_verb_unsupported"}
+
     async def test_a_dry_run_says_what_the_engine_lacks(self, fleet: Fleet) -> None:
         """A policy is not tried; its name is checked, and no budget can be."""
         results = await fleet.kv("policy", name="nope", dry_run=True)
         assert {code(one) for one in results.values()} == {"kv_policy_invalid"}
         results = await fleet.kv("budget", method="nope", dry_run=True)
+        assert {code(one) for one in results.values()} == {"kv_dry_run_unsupported"}
+        results = await fleet.kv("restore", request_id="r", dry_run=True)
         assert {code(one) for one in results.values()} == {"kv_dry_run_unsupported"}
         results = await fleet.kv("policy", name="lfu", dry_run=True)
         assert all(one["dry_run"] for one in results.values())

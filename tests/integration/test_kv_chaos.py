@@ -46,7 +46,8 @@ class Drama:
         self.hearer = Hearer(address, subscriptions, context, ask, lambda: NOW)
 
     async def snapshot(self) -> Snapshot:
-        return self.world.snapshot(self.chaos.last if self.chaos.last >= 0 else None)
+        seq = self.chaos.last_seq
+        return self.world.snapshot(seq if seq >= 0 else None)
 
     async def act(self) -> None:
         """Work, and tell of it; now and then the engine dies and another one comes."""
@@ -69,7 +70,7 @@ class Drama:
             async with asyncio.timeout(DELAY_S):
                 await self._heard()
         except TimeoutError:
-            stream, last = self.hearer.stream, self.chaos.last
+            stream, last = self.hearer.stream, self.chaos.last_seq
             pytest.fail(f"{stream}: {stream.status} at {stream.seq}, not {last}")
         self.chaos.is_calm = False
 
@@ -87,7 +88,7 @@ class Drama:
         stream = self.hearer.stream
         made_at = NOW - (stream.lag_s or 0.0)  # tells engines apart
         return (
-            stream.seq == self.chaos.last
+            stream.seq == self.chaos.last_seq
             and abs(made_at - self.chaos.made_at) < 1e-7
             and not stream.is_catching_up
         )

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 import zmq
 import zmq.asyncio
+from conformance.rig import PATIENCE_S
 from integration.publisher import Publisher
 
 from warmroute.adapters.kv_events.address import EventAddress
@@ -92,7 +93,7 @@ class Hearer:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until it holds; the events tell, and the clock only gives up."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not holds():  # noqa: ASYNC110 - a view has no event to wait for
                 await asyncio.sleep(0.001)
         self.index.check_integrity()
@@ -129,14 +130,17 @@ async def hearing(
 
 
 async def connected(publisher: Publisher, hearer: Hearer) -> None:
-    """Return once messages come, and no replay is under way that could bring others.
+    """Return once messages come, none of which was lost, and all is settled.
 
-    ZMQ connects when it pleases, and a new connection is a reason to ask again.
+    What is published before the publisher knows of the subscription goes nowhere; and
+    that ZMQ has connected makes the stream ask once more for what it may have missed.
     """
-    before = hearer.stream.sequencer.last
-    while hearer.stream.sequencer.last == before or hearer.stream.is_catching_up:
-        await publisher.publish()
-        await asyncio.sleep(0.01)
+    await publisher.subscribed()
+    await publisher.publish()
+    stream = hearer.stream
+    await hearer.until(
+        lambda: stream.seq == publisher.last_seq and not stream.is_catching_up
+    )
 
 
 async def reborn(publisher: Publisher) -> Publisher:

@@ -9,7 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from conformance.raw_engine import Request, answer
-from conformance.rig import post
+from conformance.rig import PATIENCE_S, post
 from integration import served
 from integration.caching_engine import BLOCK, CachingEngine, caching_engine
 from integration.publisher import Publisher
@@ -58,7 +58,7 @@ class House:
         return sum(answer["candidates"][0]["matched_tokens"].values())
 
     async def until_matched(self, asked: list[int] | str, tokens: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.matched(asked) != tokens:  # noqa: ASYNC110 - polled
                 await asyncio.sleep(0.01)
 
@@ -78,7 +78,7 @@ class House:
         where = self.publisher.address
         assert where.replay is not None
         context = self.publisher.context
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     self.publisher = Publisher(
@@ -144,7 +144,7 @@ async def house(
         "/api/state", lambda state: state["backends"][0]["view"]["source"] == "events"
     )
     home = House(proxy, publisher)
-    async with asyncio.timeout(30):  # ZMQ connects when it pleases
+    async with asyncio.timeout(PATIENCE_S):  # ZMQ connects when it pleases
         while (await view(proxy))["seq"] is None:
             await publisher.publish()
             await asyncio.sleep(0.05)

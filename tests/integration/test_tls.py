@@ -18,7 +18,7 @@ from integration.served import Served, Stage
 stage = served.stage
 
 CHAT = post(chat())
-NEVER = {"interval_s": 3600, "timeout_s": 2}
+NEVER = {"interval_s": 3600, "timeout_s": 30}
 StartTLS = Callable[[Script, Certificate], Awaitable["TLSEngine"]]
 
 

@@ -142,6 +142,15 @@ class FakePool:
             cache[full] = {entry.block_id: entry, page.block_id: page}
         self.events.append(("stored", key(block_hash)))
 
+    def get_new_blocks(self, num_blocks: int) -> list[FakeBlock]:
+        if num_blocks > self.get_num_free_blocks():
+            raise ValueError("none")
+        pages = self.free_block_queue.popleft_n(num_blocks)
+        for page in pages:
+            self.evict_blocks({page.block_id})
+            page.ref_cnt = 1
+        return pages
+
     def touch(self, blocks: Sequence[FakeBlock]) -> None:
         for block in blocks:
             if block.ref_cnt == 0:

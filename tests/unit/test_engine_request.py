@@ -106,14 +106,18 @@ class TestEngineOptions:
 
     @pytest.mark.parametrize(
         "field",
-        ["num_blocks", "block_size", "max_num_seqs", "max_batched_tokens"],
+        [
+            *("num_blocks", "block_size", "max_num_seqs"),
+            *("max_batched_tokens", "max_shared_tokens"),
+        ],
     )
     def test_zero_is_refused(self, field):
         """Sizes start at one."""
         with pytest.raises(ConfigError, match=f"{field} is 0"):
             EngineOptions(**{field: 0})
 
-    def test_step_must_have_room_for_each_sequence(self):
+    @pytest.mark.parametrize("field", ["max_batched_tokens", "max_shared_tokens"])
+    def test_step_must_have_room_for_each_sequence(self, field):
         """More sequences than tokens a step would starve some."""
-        with pytest.raises(ConfigError, match="max_batched_tokens is 4"):
-            EngineOptions(max_num_seqs=8, max_batched_tokens=4)
+        with pytest.raises(ConfigError, match=f"{field} is 4"):
+            EngineOptions(max_num_seqs=8, **{field: 4})

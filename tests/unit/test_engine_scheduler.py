@@ -70,6 +70,37 @@ class TestBatching:
         assert rig.tokens("patient") == []
 
 
+class TestStepSize:
+    def test_first_prompt_takes_a_whole_step_where_nothing_decodes(self):
+        """Nobody decodes, so that nobody waits; the next prompt has to."""
+        rig = Rig(max_batched_tokens=40, max_shared_tokens=8)
+        rig.add("long", prompt(30))
+        rig.add("next", prompt(6, 50))
+        rig.step()
+
+        assert rig.runner.tokens_a_step == [30]
+        assert (len(rig.tokens("long")), rig.tokens("next")) == (1, [])
+
+    def test_prompt_beside_a_decode_is_cut(self):
+        """One token for whoever decodes, and the rest of the shared ones."""
+        rig = Rig(max_batched_tokens=40, max_shared_tokens=8)
+        rig.add("short", prompt(3), max_tokens=9)
+        rig.step()
+        rig.add("long", prompt(30, 50))
+        rig.step()
+
+        assert rig.runner.tokens_a_step == [3, 8]
+
+    def test_short_prompts_share_a_step_up_to_the_shared_tokens(self):
+        """A first prompt leaves to others what it does not take of them."""
+        rig = Rig(max_batched_tokens=40, max_shared_tokens=8)
+        rig.add("first", prompt(5))
+        rig.add("second", prompt(7, 50))
+        rig.step()
+
+        assert rig.runner.tokens_a_step == [8]
+
+
 class TestPrefixCache:
     def test_second_request_starts_behind_the_cached_blocks(self):
         """Of a known prompt of 12 tokens only the last block is computed."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from math import sqrt
 from random import Random
 
 import pytest
@@ -40,6 +41,7 @@ def candidate(draw: st.DrawFn, speed: SpeedClass) -> Candidate:
 def situations(draw: st.DrawFn) -> tuple[Query, list[Candidate]]:
     speeds = [SpeedClass("one"), SpeedClass("two")]
     speeds[1].line.scale = draw(st.floats(0.1, 20))
+    speeds[1].rate = draw(st.floats(50, 100_000))
     query = Query(
         draw(st.integers(0, 20_000)),
         100.0,
@@ -57,15 +59,16 @@ def formula(query: Query, one: Candidate) -> tuple[float, float, float]:
     """Compute wait, miss and decode word for word from docs/routing.md."""
     since = max(one.last_first_token, one.head_since)
     progress = min(0.95 * one.head_tokens, one.rate * (query.now - since))
-    wait = max(0, one.prefill_tokens - progress) / one.rate
-    wait += one.queued_tokens / one.rate
+    rate = sqrt(one.rate * one.speed.rate)
+    wait = max(0, one.prefill_tokens - progress) / rate + one.queued_tokens / rate
     alpha = 20.0 if query.rho >= 1 else min(20.0, 1 / (1 - query.rho))
     uncached = max(0, query.prompt_tokens - one.matched_tokens)
     each = 1.0
     if query.depth_tokens is not None and uncached:
         depth = one.matched_tokens + uncached / 2
         each = (30_000 + depth) / (30_000 + query.depth_tokens)
-    miss = (alpha + 0.08 * one.decodes) * each * uncached / one.rate
+    work = each * uncached
+    miss = work / rate + (alpha - 1 + 0.06 * one.decodes) * work / one.speed.rate
     tokens = one.context_tokens + query.prompt_tokens
     itl = one.speed.line.scale * (6.5e-3 + 25e-6 * (one.requests + 1) + 46e-9 * tokens)
     return wait, miss, 0.1 * query.output_tokens * itl
@@ -310,3 +313,16 @@ class TestExpectedTtftUnderLoad:
             load.reserve(backend, 8000, 8000 - backend.matched_tokens, 5.0)
         seconds = [one.prefill_tokens / one.rate for one in candidates]
         assert max(seconds) - min(seconds) < 0.4 * max(seconds)
+
+    @pytest.mark.parametrize("held", [2.0, 0.5])
+    def test_a_rate_held_wrong_makes_no_pile_up(self, held: float) -> None:
+        load, candidates = self.fleet(8)
+        policy = ExpectedTtft(rng=Random(1))
+        for _ in range(400):
+            query = load.query(2000, 5.0)
+            query.rho = 0.95
+            candidates[0].rate = held * candidates[0].speed.rate
+            choice = policy.choose(query, candidates)
+            load.reserve(candidates[choice.index], 2000, 2000, 5.0)
+        wrong, *right = (one.prefill_tokens for one in candidates)
+        assert max(right) / 1.5 < wrong < 1.5 * max(right)

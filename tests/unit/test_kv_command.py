@@ -34,6 +34,12 @@ def refusal(capsys: Capture, *words: str) -> str:
         ("evict --session s --skip-blocks 2", "name their blocks fully"),
         ("evict --hash 9f2c4e1b00d1a7c3 --skip-blocks 2", "name their blocks fully"),
         ("evict --hash 7 --cache-salt s", "name their blocks fully"),
+        ("restore --request r --skip-blocks 2", "name their blocks fully"),
+        ("restore --request r --hold-tokens 0", "a whole number from 1"),
+        ("restore --tokens 1 --hold-tokens 9", "goes with restore --request"),
+        ("evict --request r", "evict takes no --request"),
+        ("evict --tokens 1 --hold-tokens 9", "evict takes no flag of restore"),
+        ("stats --host-bytes 9", "stats takes no flag of budget"),
     ],
 )
 def test_bad_values_are_bad_usage(words: str, told: str, capsys: Capture) -> None:

@@ -36,6 +36,7 @@ from warmroute.adapters.kv_requests import (
     BudgetRequest,
     PolicyRequest,
     Request,
+    RestoreRequest,
     RetainRequest,
     SnapshotRequest,
 )
@@ -49,7 +50,7 @@ REQUESTS: dict[str, Request] = {
     "release": BlocksRequest(hashes=[2**64 - 1]),
     "demote": BlocksRequest(hashes=[1]),
     "offload": BlocksRequest(messages=[{"role": "user", "content": "x"}]),
-    "restore": BlocksRequest(hashes=[1]),
+    "restore": RestoreRequest(request_id="cmpl-1", hold_tokens=96),
     "policy": PolicyRequest(name="lfu", options={"half_life_s": 3}),
     "budget": BudgetRequest(method="h2o", share=0.2, sinks=4),
     "capabilities": Request(),
@@ -58,6 +59,7 @@ ANSWERS: dict[str, Any] = {
     "snapshot": Snapshot(
         seq=3,
         block_size=2,
+        copied_bytes=5,
         blocks=[
             ResidentBlock(
                 hash=2**64 - 1,
@@ -78,7 +80,9 @@ ANSWERS: dict[str, Any] = {
     "restore": Changed(changed=3, named=3),
     "policy": PolicyState(name="lfu", options={"half_life_s": 3}, available=["lfu"]),
     "budget": BudgetState(method="h2o", share=0.2, sinks=4),
-    "capabilities": Capabilities(verbs={"snapshot": True, "offload": "no host tier"}),
+    "capabilities": Capabilities(
+        verbs={"snapshot": True, "offload": "no host tier"}, running={"restore": True}
+    ),
 }
 
 

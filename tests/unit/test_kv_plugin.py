@@ -226,7 +226,10 @@ class TestCalls:
         timer = ExpiryTimer(calls)
         control = PluginKVControl(calls, timer, no_tokens, no_tokens)
         told = await control.capabilities(Request())
-        assert told == Capabilities(verbs=dict.fromkeys(VERBS, "unsupported: too new"))
+        assert told == Capabilities(
+            verbs=dict.fromkeys(VERBS, "unsupported: too new"),
+            running={"restore": "unsupported: too new"},
+        )
         with pytest.raises(ClientError, match="unsupported: too new") as caught:
             await control.flush(Request())
         assert caught.value.status == 501
@@ -366,6 +369,17 @@ class TestVerbCalls:
         error = answer["error"]
         assert isinstance(error, list)
         assert error[:2] == refused
+
+    def test_running_requests_are_restored_where_they_may_have_budgets(self) -> None:
+        calls = VerbCalls(FakeVerbs({"restore": "unsupported: no host"}), lambda: None)
+        (part,) = cast(list[Any], calls.answer(1, "capabilities", {})["parts"])
+        assert part["running"] == {"restore": True}
+        calls.faults["budget"] = "unsupported: two workers"
+        (part,) = cast(list[Any], calls.answer(2, "capabilities", {})["parts"])
+        assert part["running"] == {"restore": "unsupported: two workers"}
+        told = cast(list[Any], calls.answer(3, "bring_back", {})["error"])
+        assert told[0] == 501
+        assert "two workers" in told[2]
 
     def test_a_verb_found_not_to_work_later_is_refused_from_then_on(self) -> None:
         calls = VerbCalls(FakeVerbs({}), lambda: None)

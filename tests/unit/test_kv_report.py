@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warmroute.proxy.kv.report import came_to_nothing, report
+from warmroute.proxy.kv.report import came_to_nothing, report, stats
 
 KEPT = [
     {"hash": 1, "reason": "followed"},
@@ -53,3 +53,21 @@ def test_what_came_to_nothing(verb: str, answers: list[Any]) -> None:
 )
 def test_what_did_something(verb: str, answers: list[Any]) -> None:
     assert not came_to_nothing(verb, dict(zip("ab", answers, strict=False)))
+
+
+def test_the_caches_are_told_with_what_running_requests_have_on_the_host() -> None:
+    state = {
+        "backends": [
+            {"name": name, "engine": "vllm", "state": "up", "kv": {}}
+            for name in ("a", "b")
+        ]
+    }
+    block = {"hash": 1, "parent": None, "refs": 1, "tier": "gpu"}
+    snapshot = {"seq": 3, "block_size": 16, "blocks": [block]}
+    results = {"a": {**snapshot, "copied_bytes": 3 << 20}, "b": snapshot}
+    head, *rows = stats(state, results).splitlines()
+    assert head.split()[-2:] == ["tokens", "copied"]
+    assert [row.split()[-3:] for row in rows] == [
+        ["16", "3.0", "MiB"],
+        ["1", "16", "-"],
+    ]

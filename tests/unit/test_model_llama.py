@@ -22,10 +22,11 @@ from unit.model_rig import (
     scattered_table,
 )
 
-from warmroute.adapters.embedded.model import attention, reach
+from warmroute.adapters.embedded.model import attention, reach, tile
 from warmroute.adapters.embedded.model.arrays import F32, I32
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.llama import Llama
+from warmroute.adapters.embedded.model.scratch import Scratch
 from warmroute.adapters.embedded.model.weights import fuse_weights
 from warmroute.policies.kv.pool import NULL_PAGE
 
@@ -59,14 +60,47 @@ def test_scattered_pages_give_what_one_run_gives(length: int) -> None:
 def test_long_prompts_are_cut_into_tiles_without_a_seam(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Tiles of one query, of a few, and of the whole prompt agree."""
+    """Tiles of one query and of many, and pieces of few keys and of all, agree."""
     ids = draw_ids(150)
     expected = NAIVE.logits(ids)
-    for scores in (1, 9000, 1 << 24):
-        monkeypatch.setattr(attention, "TILE_SCORES", scores)
-        part = Part(ids, one_run(150))
-        found = run(make_model(), garbage_store(), part, every_row=True)
-        np.testing.assert_allclose(found, expected, **CLOSE)
+    for queries, product in ((1, 1), (7, 9000), (64, 1), (64, 1 << 24)):
+        monkeypatch.setattr(attention, "MAX_QUERIES", queries)
+        monkeypatch.setattr(tile, "UNPACKED", product)
+        for table in (one_run(150), two_runs(150)):
+            part = Part(ids, table)
+            found = run(make_model(), garbage_store(), part, every_row=True)
+            np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+def two_runs(length: int) -> I32:
+    """Pages that lie in two stretches, the later ones in front."""
+    pages = -(-length // BLOCK)
+    return np.roll(one_run(length), -(pages // 3))
+
+
+@pytest.mark.parametrize("middle", [0.0, 39.0, -39.0, 60.0, -60.0, 900.0, -900.0])
+def test_attention_of_any_size_is_that_of_the_textbook(middle: float) -> None:
+    """Sums of exponentials overflow or vanish, and a shift mends them."""
+    random, count, keys = np.random.default_rng(6), 5, 20
+    heads, kv_heads, width = CONFIG.num_heads, CONFIG.num_kv_heads, CONFIG.head_dim
+    queries = random.standard_normal((count, heads, width)).astype(np.float32)
+    pair = random.standard_normal((2, kv_heads, keys, width)).astype(np.float32)
+    queries[..., 0] = middle * width**0.5
+    pair[0, ..., 0] = 1
+    out = np.empty_like(queries)
+    received = np.zeros((kv_heads, keys), np.float32)
+    subject = attention.Attention(CONFIG, Scratch())
+    subject.attend(queries, [(pair[0], pair[1])], keys, out, received)
+
+    wide = pair.astype(np.float64).repeat(CONFIG.group_size, axis=1)
+    scores = np.einsum("qhd,hkd->hqk", queries, wide[0]) / width**0.5
+    scores[:, ~np.tri(count, keys, keys - count, dtype=bool)] = -np.inf
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    expected = np.einsum("hqk,hkd->qhd", shares, wide[1])
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-3)
+    by_group = shares.reshape(kv_heads, -1, keys).sum(axis=1)
+    np.testing.assert_allclose(received, by_group, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("middle", [0.0, 39.0, -39.0, 41.0, 300.0, -300.0])

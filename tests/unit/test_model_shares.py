@@ -92,7 +92,26 @@ def test_later_rows_of_a_long_prompt_make_smaller_shares() -> None:
     assert sizes[0] > sizes[-1]
 
 
-def test_few_rows_are_not_cut() -> None:
+@pytest.mark.parametrize(("rows", "sizes"), [(3, [3]), (8, [4, 4]), (32, [16, 16])])
+def test_sequences_that_decode_together_are_halved(rows: int, sizes: list[int]) -> None:
+    """No weight is copied for so few rows, so that each share may have a few."""
+    parts = [Part(draw_ids(9, at), one_run(9, 1 + 3 * at), 8) for at in range(rows)]
+    shares = split(make_batch(*parts), CONFIG, 2)
+    assert [len(share.token_ids) for share in shares] == sizes
+
+
+def test_no_share_is_empty_where_one_row_outweighs_all_others() -> None:
+    lengths = [2_000, *[1] * 7]
+    firsts = np.cumsum([1, *(-(-each // BLOCK) for each in lengths)])
+    parts = [
+        Part(draw_ids(length), one_run(length, int(first)), length - 1)
+        for length, first in zip(lengths, firsts, strict=False)
+    ]
+    shares = split(make_batch(*parts), CONFIG, 4)
+    assert all(len(share.token_ids) for share in shares)
+
+
+def test_too_few_rows_for_shares_that_copy_weights_are_not_cut() -> None:
     batch = make_batch(Part(draw_ids(200), one_run(200), start=201 - 2 * MIN_ROWS))
     assert split(batch, CONFIG, 4) == [batch]
 

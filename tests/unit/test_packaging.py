@@ -51,7 +51,7 @@ def build_wheel(source: Path, target: Path, **variables: str) -> tuple[Path, str
         stderr=subprocess.STDOUT,
         text=True,
         check=True,
-        timeout=100,
+        timeout=280,
         env={**os.environ, **variables},
     )
     return next(target.glob("warmroute-*.whl")), done.stdout
@@ -76,11 +76,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel into a fresh environment that borrows our dependencies."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60
+        [sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=280
     )
     python = folder / "bin" / "python"
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
-    subprocess.run([*install, "--no-deps", wheel], check=True, timeout=60)
+    subprocess.run([*install, "--no-deps", wheel], check=True, timeout=280)
     packages = next(folder.glob("lib/python*/site-packages"))
     # Behind its own site-packages, and without our editable hook, which works
     # through a .pth file there: .pth files of a borrowed folder are not read.
@@ -207,7 +207,7 @@ def test_installed_wheel_runs(installed: Path, project: dict[str, Any]) -> None:
         [installed / "warmroute", "--version"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         cwd=installed,
         env={"PATH": os.environ["PATH"]},
     )
@@ -226,7 +226,7 @@ def test_installed_wheel_finds_its_plugins(installed: Path) -> None:
         [installed / "python", "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         cwd=installed,
         check=True,
     )
@@ -259,7 +259,7 @@ def test_source_archive_can_be_built(source: Path, tmp_path: Path) -> None:
     """It holds the build script and every module, and nothing that is generated."""
     code = "from setuptools.build_meta import build_sdist as it; print(it(r'%s'))"
     subprocess.run(
-        [sys.executable, "-c", code % tmp_path], cwd=source, check=True, timeout=100
+        [sys.executable, "-c", code % tmp_path], cwd=source, check=True, timeout=280
     )
     with tarfile.open(next(tmp_path.glob("warmroute-*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -8,6 +8,7 @@ from conformance.rig import StartRig, answer_ok, chat, post
 from prometheus_client import generate_latest
 
 from warmroute.policies.routing.base import Candidate, Choice, Query, build
+from warmroute.policies.routing.rates import SpeedClass
 from warmroute.proxy.deciding import Deciding
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision, Roster
@@ -26,7 +27,12 @@ def decision(index: int = 0) -> Decision:
 
 
 def candidates() -> list[Candidate]:
-    return [Candidate("a", rate=100.0), Candidate("b", rate=100.0, matched_tokens=800)]
+    speed = SpeedClass()
+    speed.rate = 100.0
+    return [
+        Candidate("a", speed, rate=100.0),
+        Candidate("b", speed, rate=100.0, matched_tokens=800),
+    ]
 
 
 class TestShadow:

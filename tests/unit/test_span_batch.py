@@ -1,6 +1,8 @@
-"""A batch's message says what the SDK's encoder says of the same spans."""
+"""What we write of spans is what the SDK's encoder writes of the same spans."""
 
 import asyncio
+import logging
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,51 +12,96 @@ from hypothesis import strategies as st
 from integration.otlp_receiver import GrpcReceiver, OtlpReceiver
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
-from unit.trace_rig import TREE, fake_tracer, play
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
+from unit.trace_rig import SAMPLED, TREE, FakeHead, fake_tracer, play
 
 from warmroute.proxy.telemetry.collector import GRPC, HTTP, Collector
-from warmroute.proxy.telemetry.export import KeptTrace, SpanBuilder, open_exporter
-from warmroute.proxy.telemetry.span import Span
+from warmroute.proxy.telemetry.export import (
+    KeptTrace,
+    OtlpSink,
+    TracePoster,
+    open_exporter,
+)
+from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER, Span
 from warmroute.proxy.telemetry.span_batch import Origin, SpanBatch
+from warmroute.proxy.telemetry.span_message import field, varint, write_span
+from warmroute.proxy.telemetry.span_names import UNIQUE
 
 ORIGIN = Origin("1.2.3")
+NOW_NS = 1_700_000_000_000_000_000
+KINDS = {
+    SERVER: SpanKind.SERVER,
+    INTERNAL: SpanKind.INTERNAL,
+    CLIENT: SpanKind.CLIENT,
+}
 
 text = st.text(st.characters(codec="utf-8"), max_size=200)
-keys = st.sampled_from("abcd")
+# Few keys and short texts too, so that most are met again, and with other types.
+keys = st.sampled_from(["a", "b", "c", *sorted(UNIQUE)[:1]])
 values = st.one_of(
     text,
+    st.text("xy", max_size=1),
     st.booleans(),
+    st.integers(-2, 2),
     st.integers(-(1 << 63), (1 << 63) - 1),
     st.floats(allow_nan=False),
     st.lists(text, max_size=3).map(tuple),
 )
-# Few keys, so that most spans share a shape with one before them.
 attributes = st.dictionaries(keys, values, max_size=3)
 seconds = st.floats(0, 1e6)
-contexts = st.builds(
-    SpanContext,
-    st.integers(1, (1 << 128) - 1),
-    st.integers(1, (1 << 64) - 1),
-    st.booleans(),
-    st.just(TraceFlags(1)),
-)
+
+
+def ids(num_bytes: int) -> st.SearchStrategy[bytes]:
+    return st.binary(min_size=num_bytes, max_size=num_bytes).filter(any)
 
 
 @st.composite
 def spans(draw: st.DrawFn) -> Span:
-    kind = draw(st.sampled_from([SpanKind.SERVER, SpanKind.INTERNAL, SpanKind.CLIENT]))
-    parent = draw(st.none() | contexts)
-    span = Span(draw(text), kind, draw(contexts), parent, draw(seconds), draw(seconds))
+    parent_id = draw(st.none() | ids(8))
+    span = Span(
+        draw(text),
+        draw(st.sampled_from(list(KINDS))),
+        draw(ids(16)),
+        draw(ids(8)),
+        parent_id,
+        draw(seconds),
+        draw(seconds),
+        is_remote=parent_id is not None and draw(st.booleans()),
+    )
     span.attributes = draw(attributes)
     span.error = draw(st.none() | st.sampled_from(["503", "upstream_lost"]))
     for name in draw(st.lists(st.sampled_from(["retry", "token"]), max_size=2)):
-        # Each kind of event has keys of its own, and no others.
-        value = draw(values)
-        span.note(name, draw(seconds), {name: value, "warmroute": draw(text)})
+        span.note(name, draw(seconds), draw(attributes))
     return span
+
+
+def sdk_span(span: Span, offset_ns: int) -> ReadableSpan:
+    """Tell *span* to the SDK: its encoder is the one to agree with."""
+    trace_id, span_id = int(span.trace_id.hex(), 16), int(span.span_id.hex(), 16)
+    parent = None
+    if span.parent_id is not None:
+        parent_id = int(span.parent_id.hex(), 16)
+        parent = SpanContext(trace_id, parent_id, span.is_remote)
+    code = StatusCode.UNSET if span.error is None else StatusCode.ERROR
+    return ReadableSpan(
+        name=span.name,
+        context=SpanContext(trace_id, span_id, False),
+        parent=parent,
+        resource=ORIGIN.resource,
+        attributes=span.attributes,
+        events=[
+            Event(one.name, one.attributes, offset_ns + round(one.at_s * 1e9))
+            for one in span.events
+        ],
+        kind=KINDS[span.kind],
+        status=Status(code, span.error),
+        start_time=offset_ns + round(span.start_s * 1e9),
+        end_time=offset_ns + round(span.end_s * 1e9),
+        instrumentation_scope=ORIGIN.scope,
+    )
 
 
 class FakeExporter(SpanExporter):
@@ -68,27 +115,60 @@ class FakeExporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def batch_of(*spans: Span) -> SpanBatch:
-    return SpanBatch(ORIGIN, [(span, 10**18 + at) for at, span in enumerate(spans)])
+def batch_of(*several: Span) -> SpanBatch:
+    written = [write_span(span, NOW_NS + at) for at, span in enumerate(several)]
+    return SpanBatch(ORIGIN, written, len(several))
 
 
 def span_with(**facts: Any) -> Span:
-    span = Span("s", SpanKind.CLIENT, SpanContext(1, 2, False), None, 1.0, 2.0)
+    span = Span("s", CLIENT, b"t" * 16, b"s" * 8, None, 1.0, 2.0)
     span.attributes = facts
     return span
 
 
+def kept_trace(messages: str | None = None) -> KeptTrace:
+    """Return one that is queued, with three spans and perhaps a long attribute."""
+    tracer, sink = fake_tracer()
+    play(tracer)
+    told = sink.traces[0]
+    told[-1].add("gen_ai.input.messages", messages)
+    return KeptTrace(b"".join([write_span(span, NOW_NS) for span in told]), len(told))
+
+
 @given(st.lists(spans(), min_size=1, max_size=8))
 def test_a_message_is_that_of_the_sdk(several: list[Span]) -> None:
-    """Whatever came before a span in the batch, nothing of it is left in the span."""
+    """Whatever was written before a span, nothing of it is left in the span."""
+    theirs = [sdk_span(span, NOW_NS + at) for at, span in enumerate(several)]
+    assert batch_of(*several).message == encode_spans(theirs)
+
+
+@given(st.lists(spans(), min_size=1, max_size=8))
+def test_it_can_be_read_back_as_spans_of_the_sdk(several: list[Span]) -> None:
+    """An exporter that knows nothing of our messages sends the same ones."""
     batch = batch_of(*several)
-    assert batch.message == encode_spans(list(batch))
+    assert encode_spans(list(batch)) == batch.message
+
+
+def test_the_spans_of_a_request_are_those_of_the_sdk() -> None:
+    """With the keys and the values that they really have."""
+    tracer, sink = fake_tracer()
+    play(tracer, FakeHead(traceparent=SAMPLED))
+    told = sink.traces[0]
+    theirs = [sdk_span(span, NOW_NS + at) for at, span in enumerate(told)]
+    assert batch_of(*told).message == encode_spans(theirs)
 
 
 def test_a_value_may_change_its_type() -> None:
-    """Spans of the same keys share a draft, whatever the values are."""
-    batch = batch_of(*[span_with(a=value) for value in (1, "x", True, 0.5, ("y",), 2)])
-    assert batch.message == encode_spans(list(batch))
+    """What is remembered of a key and a text is not taken for something else."""
+    several = [span_with(a=value) for value in (1, "1", True, 1.0, ("1",), "1", 1)]
+    kinds = [
+        span.attributes[0].value.WhichOneof("value")
+        for span in batch_of(*several).message.resource_spans[0].scope_spans[0].spans
+    ]
+    assert kinds == [
+        *("int_value", "string_value", "bool_value", "double_value"),
+        *("array_value", "string_value", "int_value"),
+    ]
 
 
 @pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 10**30])
@@ -100,12 +180,33 @@ def test_a_number_beyond_otlp_is_left_out_alone(number: int) -> None:
     assert span.attributes[1].value.int_value == 2
 
 
-def test_a_slice_is_a_batch() -> None:
-    """An exporter that cuts its input keeps the short way."""
+def test_half_a_character_breaks_nothing() -> None:
+    """What clients send is not trusted to be Unicode."""
+    (span,) = ScopeSpans.FromString(write_span(span_with(a="a\ud800b"), 0)).spans
+    assert span.attributes[0].value.string_value == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (0, "00"),
+        (127, "7f"),
+        (128, "8001"),
+        (300, "ac02"),
+        (2**64 - 1, "ff" * 9 + "01"),
+    ],
+)
+def test_numbers_take_seven_bits_to_a_byte(number: int, written: str) -> None:
+    """The examples of the protobuf encoding, and the largest one."""
+    assert varint(number).hex() == written
+    assert field(b"\x12", b"abc") == b"\x12\x03abc"
+
+
+def test_a_slice_is_of_spans() -> None:
+    """An exporter that cuts its input gets what it asked for."""
     batch = batch_of(span_with(a=1), span_with(a=2), span_with(a=3))
-    part = batch[1:]
-    assert isinstance(part, SpanBatch)
-    assert part.message == encode_spans(list(batch)[1:])
+    assert [span.attributes for span in batch[1:]] == [{"a": 2}, {"a": 3}]
+    assert len(batch) == 3
 
 
 def test_an_exporter_that_was_rebuilt_encodes_the_spans_itself(
@@ -127,35 +228,59 @@ def test_an_exporter_that_was_rebuilt_encodes_the_spans_itself(
 
 
 @pytest.mark.parametrize(
-    ("messages", "posts"), [([None] * 600, 2), (["z" * (1 << 15)] * 40, 3)]
+    ("messages", "posts"), [([None] * 2000, 2), (["z" * (1 << 17)] * 40, 3)]
 )
 def test_posts_are_bounded(messages: list[str | None], posts: int) -> None:
     """Many traces, or few with long prompts, go in posts that a collector takes."""
-    tracer, _ = fake_tracer()
-    traces = []
-    for text in messages:
-        trace = play(tracer)
-        trace.messages = text
-        traces.append(KeptTrace(trace, "ratio", 0))
+    by_text = {text: kept_trace(text) for text in set(messages)}
+    traces = [by_text[text] for text in messages]
     exporter = FakeExporter()
-    SpanBuilder(exporter, TREE, ORIGIN).export(traces)
+    TracePoster(exporter, ORIGIN).export(traces)
     assert len(exporter.batches) == posts
     assert sum(map(len, exporter.batches)) == 3 * len(traces)
     for batch in exporter.batches:
         assert isinstance(batch, SpanBatch)
-        assert batch.message.ByteSize() < 4 << 20
+        assert len(batch.content) < 4 << 20
+
+
+async def test_what_waits_holds_nothing_of_the_request() -> None:
+    """A trace is written at its end: what the client sent is not kept until a post."""
+    sink = OtlpSink(FakeExporter(), TREE, "1.2.3")
+    tracer, _ = fake_tracer()
+    head = FakeHead()
+    trace, alive = play(tracer, head), weakref.ref(head)
+    sink.write(trace, "ratio", NOW_NS)
+    del head, trace
+    assert alive() is None
+    assert await sink.close(3.0)
+
+
+async def test_a_trace_that_cannot_be_written_harms_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The request goes on, the log says so once, and the next trace is sent."""
+
+    caplog.set_level(logging.ERROR)
+    exporter = FakeExporter()
+    sink = OtlpSink(exporter, TREE, "1.2.3")
+    tracer, _ = fake_tracer()
+    good, broken = play(tracer), play(tracer)
+    broken.head = FakeHead(method=None)  # type: ignore[arg-type]
+    for trace in (broken, broken, good):
+        sink.write(trace, "ratio", NOW_NS)
+    assert await sink.close(3.0)
+    assert caplog.messages == ["trace_dropped"]
+    assert [len(batch) for batch in exporter.batches] == [3]
 
 
 @pytest.mark.parametrize("protocol", [HTTP, GRPC])
 async def test_a_batch_arrives_by_either_protocol(protocol: str) -> None:
-    """The message is what is sent, not a second one."""
+    """As it was written."""
     kind = OtlpReceiver if protocol == HTTP else GrpcReceiver
     async with kind() as receiver:
         path = "/v1/traces" if protocol == HTTP else ""
         exporter = open_exporter(Collector(receiver.url + path, protocol))
-        batch = batch_of(span_with(a=1))
-        batch.message.resource_spans[0].scope_spans[0].spans[0].name = "marked"
-        sent = await asyncio.to_thread(exporter.export, batch)
+        sent = await asyncio.to_thread(exporter.export, batch_of(span_with(a=1)))
         assert sent is SpanExportResult.SUCCESS
-        assert [span.name for span in receiver.spans] == ["marked"]
+        assert [span.attributes for span in receiver.spans] == [{"a": 1}]
         exporter.shutdown()

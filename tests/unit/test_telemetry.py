@@ -26,6 +26,7 @@ from warmroute.policies.errors import ConfigError
 from warmroute.proxy.telemetry.answer_facts import read_answer
 from warmroute.proxy.telemetry.request_facts import input_messages, sampling_facts
 from warmroute.proxy.telemetry.sampling import Sampler, choose_sampler
+from warmroute.proxy.telemetry.span import Span
 from warmroute.proxy.telemetry.traceparent import parse_traceparent
 from warmroute.proxy.telemetry.unusual import Unusual
 
@@ -94,6 +95,17 @@ class TestSampling:
         high = SpanContext((7 << 64) | (2**64 - 1), 1, True, TraceFlags(1))
         assert (sampler.sample(low), sampler.sample(high)) == (low.trace_id, None)
 
+    def test_others_keep_the_traces_that_we_began(self) -> None:
+        """A service behind us with the same ratio keeps what we do, and all of it."""
+        ours, theirs = Sampler(0.25), Sampler(0.25, parent_based=False)
+        ids = [ours.sample(None) for _ in range(400)]
+        kept = [trace_id for trace_id in ids if trace_id is not None]
+        assert len(kept) > 0
+        for trace_id in kept:
+            context = SpanContext(trace_id, 1, True, TraceFlags(0))
+            assert context.is_valid
+            assert theirs.sample(context) == trace_id
+
     @pytest.mark.parametrize(
         ("name", "argument", "expected"),
         [
@@ -143,7 +155,7 @@ class TestTrace:
         sent = parse_traceparent(given.decode())
         trace.end(0.2, 200)
         assert sent is not None
-        assert sent.span_id == sink.traces[0][-1].context.span_id
+        assert f"{sent.span_id:016x}" == sink.traces[0][-1].span_id.hex()
         assert f"{sent.trace_id:032x}" == TRACE
         assert sent.trace_flags.sampled
 
@@ -245,10 +257,28 @@ class TestTailChoice:
         tracer, sink = fake_tracer(1.0, Unusual(0.5))
         play(tracer, FakeHead(traceparent=UNSAMPLED))
         server, route, client = sink.traces[0]
-        assert f"{server.context.trace_id:032x}" == TRACE
-        assert server.parent is not None
-        assert f"{server.parent.span_id:016x}" == PARENT
-        assert route.parent == client.parent == server.context
+        assert {span.trace_id.hex() for span in (server, route, client)} == {TRACE}
+        assert server.parent_id is not None
+        assert server.parent_id.hex() == PARENT
+        assert route.parent_id == client.parent_id == server.span_id
+
+    @pytest.mark.parametrize(
+        "facts", [{"end_s": 12.0}, {"status": 503}, {"cached_tokens": 0}]
+    )
+    def test_it_tells_as_much_as_a_sampled_one(self, facts: dict[str, Any]) -> None:
+        """Every span, attribute and event, those of a lost attempt too."""
+        told = []
+        for sample in (0.0, 1.0):
+            tracer, sink = fake_tracer(sample, Unusual(2.0, 48))
+            view = mirror()
+            view.trust.discount = 0.5
+            play(tracer, num_lost=2, view=view, **facts)
+            told.append([_telling(span) for span in sink.traces[0]])
+        unsampled, sampled = told
+        assert len(unsampled) == 5
+        reasons = [tree[0][1].pop("warmroute.sampled_by") for tree in told]
+        assert (reasons[0] != "ratio", reasons[1]) == (True, "ratio")
+        assert unsampled == sampled
 
     def test_what_cannot_be_judged_is_dropped(self) -> None:
         """Without limits nothing but a failure is unusual."""
@@ -268,6 +298,13 @@ class TestTailChoice:
         tracer, sink = fake_tracer(1.0, Unusual(0.1))
         play(tracer, head)
         assert sink.traces[0][0].attributes["warmroute.sampled_by"] == kept
+
+
+def _telling(span: Span) -> tuple[object, dict[str, Any], object]:
+    """Return what a span tells, but for its ids."""
+    events = [(one.name, one.at_s, one.attributes) for one in span.events]
+    own = (span.name, span.kind, span.start_s, span.end_s, span.error)
+    return own, dict(span.attributes), events
 
 
 class TestEvents:

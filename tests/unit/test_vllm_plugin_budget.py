@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from unit.fake_vllm_pool import FakeBlock, FakePool
 
 from warmroute.adapters.vllm.plugin.block_budget import BlockBudget, read_budget
-from warmroute.adapters.vllm.plugin.budgets import NEVER, Budgets, budgets_fault
+from warmroute.adapters.vllm.plugin.budget_faults import budgets_fault
+from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.holes import Holes, close_up, open_holes
+from warmroute.adapters.vllm.plugin.limits import NEVER
 from warmroute.adapters.vllm.plugin.names import GIVEN_BACK
 from warmroute.policies.errors import ClientError
 
@@ -249,6 +251,10 @@ def test_engines_without_budgets_say_why(
         ({"method": "sinks", "tokens": 12}, BlockBudget("sinks", 12, None, 4)),
         ({"method": "sinks", "share": 0.1}, BlockBudget("sinks", None, 0.1, 4)),
         ({"method": "window", "tokens": 8}, BlockBudget("window", 8, None, 0)),
+        (
+            {"method": "window", "tokens": 8, "host_bytes": 9},
+            BlockBudget("window", 8, None, 0, 9),
+        ),
     ],
 )
 def test_a_budget_is_read(fields: dict[str, Any], budget: BlockBudget | None) -> None:
@@ -264,6 +270,8 @@ def test_a_budget_is_read(fields: dict[str, Any], budget: BlockBudget | None) ->
         ({"method": "window", "tokens": 12, "recent": 4}, "budget.recent: 4"),
         ({"method": "full", "tokens": 12}, "allowed: nothing"),
         ({"method": "h2o", "tokens": 12}, "attention"),
+        ({"method": "infinigen", "tokens": 12}, "'restore' can"),
+        ({"method": "full", "host_bytes": 12}, "budget.host_bytes: 12"),
         ({"method": "windou", "tokens": 12}, "did you mean"),
     ],
 )

@@ -1,6 +1,6 @@
 """A request on its way through a tracer, with plain facts in place of a proxy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +47,7 @@ class FakeHead:
         self.method = method
         self.path = path
         self.version = "1.1"
-        self.fields: Mapping[bytes, bytes] = {
+        self.fields = {
             name.replace("_", "-").encode(): value.encode()
             for name, value in fields.items()
         }
@@ -100,6 +100,7 @@ def play(
     cached_tokens: int = 32,
     error: str | None = None,
     view: Mirror | None = None,
+    num_lost: int = 0,
 ) -> RequestTrace:
     """Run one request through *tracer*; a good one, if nothing else is said."""
     ledger, decision = Ledger(), decide()
@@ -107,6 +108,9 @@ def play(
     assert trace is not None
     ledger.open(decision, 0.0)
     trace.route(decision, 10.001, 10.002, block_size=16)
+    for _ in range(num_lost):
+        attempt(trace, 10.002, "b")
+        trace.attempt_failed("refused", 10.002)
     attempt(trace, 10.002, view=view)
     trace.first_token(10.252)
     ledger.settle(

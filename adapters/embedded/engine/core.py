@@ -80,6 +80,7 @@ class EngineCore:
             budgets,
             options.max_num_seqs,
             options.max_batched_tokens,
+            options.max_shared_tokens,
             state.let_go,
         )
         self._groups: set[SequenceGroup] = set()

@@ -15,6 +15,7 @@ _MINIMUM = {
     "block_size": 1,
     "max_num_seqs": 1,
     "max_batched_tokens": 1,
+    "max_shared_tokens": 1,
     "host_blocks": 0,
     "max_waiting": 1,
 }
@@ -29,6 +30,8 @@ class EngineOptions:
         block_size: Tokens a block.
         max_num_seqs: Sequences that run at the same time; a request takes ``n``.
         max_batched_tokens: Tokens computed in one step, over all sequences.
+        max_shared_tokens: The same where sequences wait for one another: only what
+            comes first in a step, decodes before prompts, may go beyond it.
         eviction: Name of the block eviction policy.
         host_blocks: Blocks of the host tier; 0 leaves it out.
         max_model_len: Longest sequence, prompt and output together; None is the
@@ -44,7 +47,8 @@ class EngineOptions:
     num_blocks: int = 512
     block_size: int = 16
     max_num_seqs: int = 16
-    max_batched_tokens: int = 512
+    max_batched_tokens: int = 2048
+    max_shared_tokens: int = 512
     eviction: str = "lru"
     host_blocks: int = 0
     max_model_len: int | None = None
@@ -56,12 +60,13 @@ class EngineOptions:
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(f"{name} is {value} (allowed: {least} or more)")
-        if self.max_batched_tokens < self.max_num_seqs:
-            raise ConfigError(
-                f"max_batched_tokens is {self.max_batched_tokens} (allowed: "
-                f"max_num_seqs, which is {self.max_num_seqs}, or more: a step "
-                f"computes one token of each running sequence)"
-            )
+        for name in ("max_batched_tokens", "max_shared_tokens"):
+            if getattr(self, name) < self.max_num_seqs:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)} (allowed: max_num_seqs, which "
+                    f"is {self.max_num_seqs}, or more: a step computes one token of "
+                    f"each running sequence)"
+                )
 
     @property
     def num_pages(self) -> int:

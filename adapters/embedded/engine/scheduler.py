@@ -3,7 +3,8 @@
 Continuous batching (Yu et al. 2022, "Orca", section 4) with chunked prefill
 (Agrawal et al. 2024, "Sarathi-Serve", section 4): a step has a budget of tokens.
 Running sequences that decode get one each, what is left goes to prompts, in order of
-priority and arrival. So long prompts slow the others down but do not stop them.
+priority and arrival. So long prompts slow the others down but do not stop them. Where
+nothing decodes the first prompt may take more: large steps are cheaper a token.
 
 Pages are taken for a whole prompt when it is admitted, and one by one for the tokens
 generated. When none is left, the running sequence of the lowest priority that came
@@ -45,12 +46,14 @@ class Plan:
 
     Args:
         room: Tokens that it may compute.
+        first_room: The same of the first to be added.
     """
 
-    __slots__ = ("preempted", "room", "unserved", "work")
+    __slots__ = ("first_room", "preempted", "room", "unserved", "work")
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, first_room: int) -> None:
         self.room = room
+        self.first_room = first_room
         self.work: list[Work] = []
         self.preempted: list[Sequence] = []
         self.unserved: list[Sequence] = []
@@ -61,10 +64,11 @@ class Plan:
 
     def add(self, sequence: Sequence) -> int:
         """Compute as much of *sequence* as there is room for; return how much."""
-        count = min(self.room, sequence.outstanding)
+        room = self.room if self.work else self.first_room
+        count = min(room, sequence.outstanding)
         if count:
             self.work.append(Work(sequence, count))
-            self.room -= count
+            self.room = max(0, self.room - count)
         return count
 
 
@@ -86,6 +90,7 @@ class Scheduler:
         budgets: Private pages of sequences under a token budget.
         max_num_seqs: Sequences that run at the same time.
         max_batched_tokens: Tokens computed in a step.
+        max_shared_tokens: The same where another sequence came first in it.
         let_go: Gives up pages that are kept for later requests; asked before a
             request is dropped for want of pages.
     """
@@ -96,6 +101,7 @@ class Scheduler:
         "_let_go",
         "_max_batched_tokens",
         "_max_num_seqs",
+        "_max_shared_tokens",
         "_pool",
         "_store",
         "num_preemptions",
@@ -111,6 +117,7 @@ class Scheduler:
         budgets: Reservations,
         max_num_seqs: int,
         max_batched_tokens: int,
+        max_shared_tokens: int,
         let_go: Callable[[], object] = int,
     ) -> None:
         self._pool = pool
@@ -119,6 +126,7 @@ class Scheduler:
         self._budgets = budgets
         self._max_num_seqs = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
+        self._max_shared_tokens = min(max_shared_tokens, max_batched_tokens)
         self._let_go = let_go
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
@@ -164,7 +172,7 @@ class Scheduler:
         The plan is empty only when nothing runs or waits, or what waits is in
         `Plan.unserved`: taken out because the pool cannot hold it even alone.
         """
-        plan = Plan(self._max_batched_tokens)
+        plan = Plan(self._max_shared_tokens, self._max_batched_tokens)
         for sequence in tuple(self.running):
             if sequence.missing and sequence not in plan.preempted:
                 self._grow(sequence, plan)

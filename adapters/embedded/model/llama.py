@@ -14,17 +14,15 @@ from warmroute.adapters.embedded.model.batch import Batch
 from warmroute.adapters.embedded.model.config import LlamaConfig
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.paged_step import PagedStep
+from warmroute.adapters.embedded.model.products import multiply, multiply_head
 from warmroute.adapters.embedded.model.rope import Rotary, rotate
 from warmroute.adapters.embedded.model.scratch import Scratch
 from warmroute.adapters.embedded.model.shares import split
 from warmroute.adapters.embedded.model.team import Meet, Team, blas_threads
 from warmroute.adapters.embedded.model.weights import LlamaWeights
 
-_MLP_ROWS = 64
+_MLP_ROWS = 16
 """Rows of the MLP's activation at a time: they stay in the processor's cache."""
-
-_FEW_ROWS = 4
-"""Up to here a product a row is faster than one for all, which copies the weights."""
 
 
 class Llama:
@@ -61,9 +59,9 @@ class Llama:
         """
         shares = split(batch, self.config, self._team.size)
         if len(shares) == 1:
-            return self.logits(self._run(batch, store))
+            return self._run(batch, store)
         runs = [partial(self._run, share, store) for share in shares]
-        return self.logits(np.concatenate(self._team.run(runs)))
+        return np.concatenate(self._team.run(runs))
 
     def embed(self, ids: I32) -> F32:
         """Return the embeddings ``[T, hidden]`` of *ids* ``[T]``, a copy."""
@@ -97,22 +95,22 @@ class Llama:
         """
         weights, take, rows = self.weights.layers[layer], self._scratch.take, len(x)
         added = take("added", *x.shape)
-        x += _multiply(out, weights.output, added)
+        x += multiply(out, weights.output, added, self._scratch)
         gate_up = take("gate_up", rows, weights.gate_up.shape[1])
-        _multiply(self._normed(x), weights.gate_up, gate_up)
+        multiply(self._normed(x), weights.gate_up, gate_up, self._scratch)
         active = take("active", rows, gate_up.shape[1] // 2)
         _activate(gate_up, active)
-        x += _multiply(active, weights.down, added)
+        x += multiply(active, weights.down, added, self._scratch)
         return x
 
     def logits(self, x: F32) -> F32:
         """Return ``[n, vocab]`` for the last layer's rows *x* ``[n, hidden]``."""
-        head = self.weights.head.T
-        out: F32 = np.empty((len(x), head.shape[1]), np.float32)
-        return _multiply(self._normed(x) * self.weights.final_gain, head, out)
+        head = self.weights.head
+        out: F32 = np.empty((len(x), len(head)), np.float32)
+        return multiply_head(self._normed(x) * self.weights.final_gain, head, out)
 
     def _run(self, batch: Batch, store: KVStore, meet: Meet = bool) -> F32:
-        """Compute all layers; return the rows ``[n, hidden]`` that are sampled."""
+        """Compute all layers; return the logits ``[n, vocab]`` of sampled rows."""
         x = self.embed(batch.token_ids)
         turns = self._rotary.turns(batch.positions)
         step = PagedStep(batch, store, self.config, self._attention)
@@ -127,33 +125,24 @@ class Llama:
             if layer == last:  # behind it only the sampled rows matter
                 x, out = x[batch.sample_rows], out[batch.sample_rows]
             x = self.after_attention(layer, x, out)
-        return x
+        return self.logits(x)
 
     def _normed(self, x: F32) -> F32:
         squares = np.vecdot(x, x)
         squares /= np.float32(self.config.hidden_size)
         squares += np.float32(self.config.norm_eps)
         out = self._scratch.take("normed", *x.shape)
-        np.divide(x, np.sqrt(squares)[:, None], out=out)
+        np.multiply(x, (1 / np.sqrt(squares))[:, None], out=out)
         return out
 
     def _project(self, layer: int, normed: F32, turns: C64) -> F32:
         """Return ``[T, heads + 2 * kv_heads, d]``, queries and keys turned."""
         config, weight = self.config, self.weights.layers[layer].qkv
         fused = self._scratch.take("qkv", len(normed), weight.shape[1])
-        _multiply(normed, weight, fused)
+        multiply(normed, weight, fused, self._scratch)
         heads: F32 = fused.reshape(len(fused), -1, config.head_dim)
         rotate(heads[:, : config.num_heads + config.num_kv_heads], turns)
         return heads
-
-
-def _multiply(rows: F32, weight: F32, out: F32) -> F32:
-    """Return *rows* ``[T, inputs]`` times *weight* ``[inputs, outputs]`` in *out*."""
-    if 1 < len(rows) <= _FEW_ROWS:
-        np.vecmat(rows, weight, out=out)
-    else:
-        np.matmul(rows, weight, out=out)
-    return out
 
 
 def _activate(gate_up: F32, active: F32) -> None:

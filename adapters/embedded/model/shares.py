@@ -7,9 +7,13 @@ from numpy.typing import NDArray
 
 from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
 from warmroute.adapters.embedded.model.config import LlamaConfig
+from warmroute.adapters.embedded.model.products import FEW_ROWS
 
 MIN_ROWS = 64
 """Rows of a share at least: each share reads all weights, and BLAS copies them."""
+
+MIN_FEW_ROWS = 2
+"""The same where each share has `FEW_ROWS` at most, for which nothing is copied."""
 
 ATTENTION_COST = 2.0
 """What a number of attention costs, where one of a weight costs 1."""
@@ -23,13 +27,16 @@ def split(batch: Batch, config: LlamaConfig, count: int) -> list[Batch]:
     thread, so a batch with any is left whole.
     """
     rows = len(batch.token_ids)
-    count = min(count, rows // MIN_ROWS)
+    least = MIN_FEW_ROWS if rows <= count * FEW_ROWS else MIN_ROWS
+    count = min(count, rows // least)
     if count < 2 or any(one.scores is not None for one in batch.sequences):
         return [batch]
-    cost = np.cumsum(_costs(batch, config))
-    shares = np.arange(1, count) * (cost[-1] / count)
-    cuts = np.searchsorted(cost, shares).tolist()
-    return [_share(batch, start, stop) for start, stop in pairwise([0, *cuts, rows])]
+    costs = _costs(batch, config)
+    ends = np.cumsum(costs)
+    shares = np.arange(1, count) * (ends[-1] / count)
+    cuts = np.searchsorted(ends - costs / 2, shares).tolist()
+    bounds = sorted({0, *cuts, rows})
+    return [_share(batch, start, stop) for start, stop in pairwise(bounds)]
 
 
 def _costs(batch: Batch, config: LlamaConfig) -> NDArray[np.float64]:

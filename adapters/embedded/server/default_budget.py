@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from warmroute.adapters.embedded.budget.options import BudgetOptions
+from warmroute.adapters.embedded.budget.options import BudgetOptions, BudgetRefused
 from warmroute.adapters.embedded.engine.state import EngineState
 from warmroute.adapters.kv_control import BudgetState
 from warmroute.adapters.kv_requests import BudgetRequest
@@ -37,6 +37,12 @@ def change_budget(state: EngineState, request: BudgetRequest) -> BudgetState:
     Raises:
         ClientError: There is no such method, or a number does not go with it.
     """
+    if request.host_bytes is not None:
+        raise BudgetRefused(
+            "host_bytes",
+            f"{request.host_bytes} (allowed: with vLLM's plugin); host_tokens bounds "
+            f"the host memory of infinigen, and other methods keep none",
+        )
     given = {
         field: value
         for field, value in structs.asdict(request).items()

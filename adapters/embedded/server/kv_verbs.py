@@ -42,6 +42,7 @@ from warmroute.adapters.kv_requests import (
     BudgetRequest,
     PolicyRequest,
     Request,
+    RestoreRequest,
     RetainRequest,
     SnapshotRequest,
 )
@@ -55,6 +56,10 @@ SLICE = 32
 
 NO_HOST = "the engine has no host tier; start it with --host-blocks"
 NO_BUDGET = "the engine was built without token eviction"
+NO_RETURN = (
+    "what a budget of this engine evicts is not kept; method infinigen keeps all in "
+    "host memory and fetches it by itself"
+)
 
 
 class _Move(Protocol):
@@ -98,7 +103,7 @@ class EngineKVControl:
             verbs |= {"offload": NO_HOST, "restore": NO_HOST}
         if not self._has_budgets:
             verbs["budget"] = NO_BUDGET
-        return Capabilities(verbs=verbs)
+        return Capabilities(verbs=verbs, running={"restore": NO_RETURN})
 
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """List all resident blocks with a sequence barrier."""
@@ -147,8 +152,10 @@ class EngineKVControl:
         moved = await self._in_slices(fitting[::-1], EngineState.offload)
         return Changed(changed=moved, named=len(hashes))
 
-    async def restore(self, request: BlocksRequest) -> Changed:
+    async def restore(self, request: RestoreRequest) -> Changed:
         """Copy blocks back from host memory; they stay there, too."""
+        if request.request_id is not None:
+            raise unsupported("restore", NO_RETURN)
         self._check_host("restore")
         named = await self._names.resolve(request)
         wanted = set(named)

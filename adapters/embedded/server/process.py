@@ -66,6 +66,7 @@ def read_settings(options: argparse.Namespace) -> EngineOptions:
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_batched_tokens=options.max_batched_tokens,
+        max_shared_tokens=options.max_shared_tokens,
         eviction=options.eviction,
         host_blocks=options.host_blocks,
         max_model_len=options.max_model_len,

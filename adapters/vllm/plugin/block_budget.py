@@ -13,14 +13,15 @@ METHODS = ("attention", "full", "sinks", "window")
 STREAMING_SINKS = 4
 """Sinks of ``sinks`` and ``attention`` when none are given."""
 
-_OPEN = 2
+NUM_OPEN = 2
 """Newest blocks that stay always: the one being written, and the one before it."""
 
 _ELSEWHERE = {
     "h2o": "it keeps tokens for each head; 'attention' is the nearest, in whole blocks",
-    "infinigen": "what was given back is not kept on the host, so it cannot return",
+    "infinigen": "nothing returns by itself; what host_bytes copies, 'restore' can",
 }
 _FIELDS = ("tokens", "share", "sinks")
+_COPIES = "host_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,15 @@ class BlockBudget:
         tokens: Most tokens held, or None.
         share: The same as a share of the prompt, or None.
         sinks: First tokens that stay.
+        host_bytes: Most bytes of copies of what all sequences gave back; None for no
+            copies.
     """
 
     method: str
     tokens: int | None = None
     share: float | None = None
     sinks: int = 0
+    host_bytes: int | None = None
 
     @property
     def is_scored(self) -> bool:
@@ -58,14 +62,14 @@ class BlockBudget:
         tokens = self.tokens
         if tokens is None:
             tokens = math.ceil((self.share or 0.0) * num_prompt)
-        return max(tokens // block_size, self.num_first(block_size) + _OPEN)
+        return max(tokens // block_size, self.num_first(block_size) + NUM_OPEN)
 
 
 def to_be_chosen_from(
     blocks: Sequence[object], null: object, first: int, needed: int
 ) -> list[int]:
     """Return which of a sequence's blocks may be given back, the oldest first."""
-    return [at for at in range(first, needed - _OPEN) if blocks[at] is not null]
+    return [at for at in range(first, needed - NUM_OPEN) if blocks[at] is not null]
 
 
 def read_budget(fields: Mapping[str, object], block_size: int) -> BlockBudget | None:
@@ -76,11 +80,14 @@ def read_budget(fields: Mapping[str, object], block_size: int) -> BlockBudget | 
     """
     method = str(fields["method"])
     if method not in METHODS:
-        raise _refused("method", _why_not(method))
-    allowed = {"full": (), "window": _FIELDS[:2]}.get(method, _FIELDS)
+        raise refused_budget("method", _why_not(method))
+    allowed = {
+        "full": (),
+        "window": (*_FIELDS[:2], _COPIES),
+    }.get(method, (*_FIELDS, _COPIES))
     for name, value in fields.items():
         if value is not None and name != "method" and name not in allowed:
-            raise _refused(
+            raise refused_budget(
                 name,
                 f"{value} with method {method!r} "
                 f"(allowed: {', '.join(allowed) or 'nothing'})",
@@ -92,18 +99,20 @@ def read_budget(fields: Mapping[str, object], block_size: int) -> BlockBudget | 
 
 def _checked(method: str, fields: Mapping[str, object], size: int) -> BlockBudget:
     tokens, share, sinks = (fields.get(name) for name in _FIELDS)
+    host_bytes = fields.get(_COPIES)
+    assert isinstance(host_bytes, int | None)
     assert isinstance(tokens, int | None)
     assert isinstance(sinks, int | None)
     assert isinstance(share, int | float | None)
     if (tokens is None) == (share is None):
         given = "neither is" if tokens is None else "both are"
-        raise _refused("tokens", f"give either tokens or share; {given} given")
+        raise refused_budget("tokens", f"give either tokens or share; {given} given")
     if sinks is None:
         sinks = 0 if method == "window" else STREAMING_SINKS
-    budget = BlockBudget(method, tokens, share, sinks)
-    least = (budget.num_first(size) + _OPEN) * size
+    budget = BlockBudget(method, tokens, share, sinks, host_bytes)
+    least = (budget.num_first(size) + NUM_OPEN) * size
     if tokens is not None and tokens < least:
-        raise _refused(
+        raise refused_budget(
             "tokens",
             f"{tokens} (allowed here, in blocks of {size}: {least} or more)",
         )
@@ -117,5 +126,6 @@ def _why_not(method: str) -> str:
     return f"{method!r}: {reason} (allowed: {', '.join(METHODS)})"
 
 
-def _refused(field: str, message: str) -> ClientError:
+def refused_budget(field: str, message: str) -> ClientError:
+    """Return the refusal of a budget, with the field that is wrong."""
     return ClientError(400, "invalid_kv_budget", f"budget.{field}: {message}")

@@ -1,77 +1,39 @@
 """Blocks that running sequences give back to the pool, under a budget."""
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from warmroute.adapters.vllm.plugin.attention.choice import ask_masses, least_wanted
-from warmroute.adapters.vllm.plugin.block_budget import BlockBudget, to_be_chosen_from
+from warmroute.adapters.vllm.plugin.block_budget import (
+    BlockBudget,
+    refused_budget,
+    to_be_chosen_from,
+)
+from warmroute.adapters.vllm.plugin.kept import KeptBlocks
+from warmroute.adapters.vllm.plugin.limits import (
+    NEVER,
+    Limit,
+    Manager,
+    Over,
+    Running,
+    has_holes,
+    num_needed,
+)
 from warmroute.adapters.vllm.plugin.names import (
     BUDGET,
+    COPIES,
     GIVEN_BACK,
     HOLES,
     SCORES,
     WATCHED,
 )
-from warmroute.adapters.vllm.plugin.ports import Block, Pool, Workers
+from warmroute.adapters.vllm.plugin.ports import Block, Workers
 
 logger = logging.getLogger(__name__)
 
-NEVER = 1 << 62
-"""Blocks said to be cached already, so that vLLM caches no more of a sequence."""
-
 Choose = Callable[[Sequence[int], int], Sequence[int]]
 """Choose so many of these blocks, which are in the order of the sequence."""
-
-
-class Manager(Protocol):
-    """Which blocks each request has (``FullAttentionManager``)."""
-
-    block_size: int
-    block_pool: Pool
-    req_to_blocks: dict[str, list[Block]]
-    num_cached_block: dict[str, int]
-
-
-class Running(Protocol):
-    """A request that is being run."""
-
-    request_id: str
-    num_computed_tokens: int
-    num_prompt_tokens: int
-    num_tokens_with_spec: int
-
-
-class Limit:
-    """Hold what one request may hold, and what it gave back."""
-
-    __slots__ = ("is_scored", "num_first", "num_given", "num_held", "num_looked")
-
-    def __init__(self, num_first: int, num_held: int, is_scored: bool = False) -> None:
-        self.num_first = num_first
-        self.num_held = num_held
-        self.is_scored = is_scored
-        self.num_given = 0
-        self.num_looked = 0
-
-    def __repr__(self) -> str:
-        return f"<Limit [Blocks: {self.num_held}, given back: {self.num_given}]>"
-
-    def is_new(self, needed: int) -> bool:
-        """Whether there is a block more than when this was last asked."""
-        is_new, self.num_looked = self.num_looked != needed, needed
-        return is_new
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """Say how many of which blocks a request has to give back."""
-
-    name: str
-    limit: Limit
-    blocks: Sequence[int]
-    count: int
 
 
 def oldest(blocks: Sequence[int], count: int) -> Sequence[int]:
@@ -91,6 +53,7 @@ class Budgets:
 
     Attributes:
         default: The budget of requests to come.
+        kept: What of the blocks given back is copied.
         workers: Reach the model; None until the engine is known.
         num_given: Blocks given back so far.
     """
@@ -102,6 +65,7 @@ class Budgets:
         "_manager",
         "_scheduler",
         "default",
+        "kept",
         "num_given",
         "workers",
     )
@@ -114,11 +78,17 @@ class Budgets:
         self._is_armed = False
         self._is_watching = False
         self.default: BlockBudget | None = None
+        self.kept = KeptBlocks()
         self.workers: Workers | None = None
         self.num_given = 0
 
     def __repr__(self) -> str:
         return f"<Budgets by {self.default!r}>"
+
+    @property
+    def manager(self) -> Manager:
+        """Which blocks each request has."""
+        return self._manager
 
     @property
     def block_size(self) -> int:
@@ -149,30 +119,64 @@ class Budgets:
             return fault
         return None
 
+    def keep(self, cap_bytes: int) -> str | None:
+        """Copy what is given back, within so many bytes; say why not, if so.
+
+        Raises:
+            ClientError: 400, not one block fits.
+        """
+        kept = self.kept
+        if not kept.block_bytes:
+            answer = self.ask_worker(COPIES, ())
+            if not isinstance(answer, int):
+                return str(answer)
+            kept.block_bytes = answer
+        if cap_bytes < kept.block_bytes:
+            raise refused_budget(
+                "host_bytes",
+                f"{cap_bytes} (allowed here: {kept.block_bytes}, one block, or more)",
+            )
+        kept.cap_bytes = cap_bytes
+        return None
+
     def give_back(self) -> dict[str, list[int]]:
-        """Give back what is over the budgets; tells which blocks of which request."""
+        """Give back what is over the budgets; tells which blocks of which request.
+
+        What is copied goes in slices, one a step.
+        """
         over = [one for one in map(self._over, self._scheduler.running) if one]
         scored = [one.name for one in over if one.limit.is_scored]
         masses = ask_masses(self.workers, scored)
         given: dict[str, list[int]] = {}
+        left = self.kept.slice_blocks
         for one in over:
-            if one.limit.is_scored:
-                seen = masses.get(one.name, ())
-                chosen = sorted(least_wanted(one.blocks, one.count, seen))
-            else:
-                chosen = sorted(self._choose(one.blocks, one.count))
-            self._give(one.name, chosen, one.limit)
-            given[one.name] = chosen
+            count, is_copied = one.count, one.limit.is_copied and self.kept.num_free
+            if is_copied:
+                count = min(count, left)
+                left -= count
+            if count < one.count:
+                one.limit.look_again()
+            if count:
+                chosen = self._chosen(one, count, masses)
+                self._give(one.name, chosen, one.limit)
+                given[one.name] = chosen
         return given
+
+    def _chosen(
+        self, one: Over, count: int, masses: Mapping[str, Sequence[float]]
+    ) -> list[int]:
+        if one.limit.is_scored:
+            seen = masses.get(one.name, ())
+            return sorted(least_wanted(one.blocks, count, seen))
+        return sorted(self._choose(one.blocks, count))
 
     def _over(self, request: Running) -> Over | None:
         limit: Limit | None = getattr(request, BUDGET, None)
         if limit is None or not _is_decoded(request):
             return None
         manager, name = self._manager, request.request_id
-        if limit.num_given and manager.num_cached_block.get(name) != NEVER:
-            limit.num_given = limit.num_looked = 0  # preempted, so all anew
-        needed = request.num_computed_tokens // manager.block_size + 1
+        limit.settle(not has_holes(manager, name))
+        needed = num_needed(request, manager.block_size)
         count = needed - limit.num_given - limit.num_held
         if count <= 0 or (limit.is_scored and not limit.is_new(needed)):
             return None
@@ -191,6 +195,8 @@ class Budgets:
             blocks[at] = null
         # What is computed from now on has not seen everything before it.
         manager.num_cached_block[name] = NEVER
+        if limit.is_copied:
+            self.kept.add(name, over)
         manager.block_pool.free_blocks(reversed(pages))
         limit.num_given += len(pages)
         self.num_given += len(pages)
@@ -205,7 +211,9 @@ class Budgets:
             if budget is not None and _may_have_one(request):
                 size = self._manager.block_size
                 held = budget.num_held(request.num_prompt_tokens, size)
-                limit = Limit(budget.num_first(size), held, budget.is_scored)
+                is_copied = budget.host_bytes is not None
+                first = budget.num_first(size)
+                limit = Limit(first, held, budget.is_scored, is_copied)
                 setattr(request, BUDGET, limit)
             admit(request)
 
@@ -213,8 +221,10 @@ class Budgets:
 
     def _scheduling(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
         def schedule_within_budgets(*arguments: Any, **options: Any) -> Any:
+            self.kept.drop_ended(lambda name: not has_holes(self._manager, name))
             given = self.give_back()
             output = schedule(*arguments, **options)
+            self.kept.tell(output)
             if given:
                 setattr(output, GIVEN_BACK, given)
             begun = self._begun(output) if self._is_watching else ()
@@ -235,40 +245,19 @@ class Budgets:
         return begun
 
     def _ask_worker(self, method: str, is_armed: bool) -> str | None:
+        answer = self.ask_worker(method, (is_armed,))
+        return None if answer is None else str(answer)
+
+    def ask_worker(self, method: str, arguments: tuple[object, ...]) -> object:
+        """Return what the only worker answers; in words why it does not."""
         if self.workers is None:
             return "unsupported: the engine is not known yet"
         try:
-            answers = self.workers.collective_rpc(method, args=(is_armed,))
+            (answer,) = self.workers.collective_rpc(method, args=arguments)
         except Exception as error:
             logger.exception("warmroute: the worker cannot be asked")
             return f"unsupported: the worker failed: {type(error).__name__}"
-        return next((str(one) for one in answers if one is not None), None)
-
-
-def budgets_fault(scheduler: Any) -> str | None:
-    """Say why no sequence of this engine can have a budget, if so."""
-    config, manager = scheduler.vllm_config, _manager(scheduler)
-    spec = manager.kv_cache_spec
-    parallel = config.parallel_config
-    if scheduler.connector is not None:
-        return "unsupported: a KV connector copies blocks of running sequences"
-    if config.speculative_config is not None:
-        return "unsupported: speculative decoding writes ahead of what is sure"
-    if config.scheduler_config.async_scheduling:
-        return "unsupported: steps are scheduled ahead; use --no-async-scheduling"
-    if parallel.world_size > 1 or parallel.decode_context_parallel_size > 1:
-        return f"unsupported: {parallel.world_size} workers (allowed: 1)"
-    if type(manager).__name__ != "FullAttentionManager":
-        return f"unsupported: the cache is kept by a {type(manager).__name__}"
-    if type(spec).__name__ != "FullAttentionSpec":
-        return f"unsupported: the cache is a {type(spec).__name__}"
-    if spec.sliding_window is not None or spec.attention_chunk_size is not None:
-        return "unsupported: the model has a window of its own"
-    return None
-
-
-def _manager(scheduler: Any) -> Any:
-    return scheduler.kv_cache_manager.coordinator.single_type_managers[0]
+        return answer
 
 
 def _may_have_one(request: Any) -> bool:

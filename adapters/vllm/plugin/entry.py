@@ -1,7 +1,7 @@
 """The entry point ``vllm.general_plugins``: runs in every process of vLLM.
 
 It changes three things: a scheduler that was made gets a control of its cache, and an
-``EngineCore`` a method with which the door reaches that, and a worker three that do
+``EngineCore`` a method with which the door reaches that, and a worker five that do
 nothing until a budget is asked for. An option changes a fourth thing, the attention
 backend. Whatever goes wrong here is logged, and the engine runs on.
 """
@@ -20,14 +20,17 @@ from warmroute.adapters.vllm.plugin.attention.worker import (
     attention_masses,
     watch_attention,
 )
+from warmroute.adapters.vllm.plugin.copies import open_copies, put_back
 from warmroute.adapters.vllm.plugin.core import CoreControl
 from warmroute.adapters.vllm.plugin.holes import open_holes
 from warmroute.adapters.vllm.plugin.installation import install
 from warmroute.adapters.vllm.plugin.names import (
     CONTROL,
+    COPIES,
     HOLES,
     MASSES,
     PLUGINS_VARIABLE,
+    PUT_BACK,
     SCORES,
 )
 from warmroute.adapters.vllm.plugin.selftest import examine
@@ -50,6 +53,8 @@ def _register() -> None:
     setattr(worker, HOLES, open_holes)
     setattr(worker, SCORES, watch_attention)
     setattr(worker, MASSES, attention_masses)
+    setattr(worker, COPIES, open_copies)
+    setattr(worker, PUT_BACK, put_back)
     register_attention()
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
     original = scheduler.__init__

@@ -10,7 +10,7 @@ a new token is taken from the open row, so nothing else changes.
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from warmroute.adapters.vllm.plugin.names import GIVEN_BACK, OPEN_HOLES
@@ -77,6 +77,18 @@ class Holes:
         if row is not None:
             runner.input_batch.block_table[0].block_table.np[row, blocks] = 0
         self._requests.add(name)
+
+    def put_in(self, name: str, pairs: Iterable[tuple[int, int]]) -> None:
+        """Put pages where a request had holes; between two steps."""
+        runner = self._runner
+        blocks = runner.requests[name].block_ids[0]
+        row = runner.input_batch.req_id_to_index.get(name)
+        for at, page in pairs:
+            blocks[at] = page
+            if row is not None:
+                runner.input_batch.block_table[0].block_table.np[row, at] = page
+        if 0 not in blocks:
+            self._requests.discard(name)
 
     def _closed(self, common: Any) -> Any:
         names = self._runner.input_batch.req_ids[: common.num_reqs]

@@ -9,7 +9,8 @@ from typing import Any, cast
 from warmroute.adapters.kv_control import VERBS
 from warmroute.adapters.kv_plugin.share import retained_share, retention_cap
 from warmroute.adapters.kv_plugin.verbs import DeafControl
-from warmroute.adapters.vllm.plugin.budgets import Budgets, budgets_fault
+from warmroute.adapters.vllm.plugin.budget_faults import budgets_fault
+from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.core import CoreControl
 from warmroute.adapters.vllm.plugin.events import Announcer, CountedPublisher
@@ -19,6 +20,7 @@ from warmroute.adapters.vllm.plugin.naming import BlockNaming, HashBlock
 from warmroute.adapters.vllm.plugin.ordering import Ordering
 from warmroute.adapters.vllm.plugin.ports import Batch, Block, Request, Scheduler
 from warmroute.adapters.vllm.plugin.restoring import Restoring
+from warmroute.adapters.vllm.plugin.returning import Returning
 from warmroute.adapters.vllm.plugin.verbs import Verbs
 from warmroute.policies.eviction.registry import evictions
 from warmroute.policies.kv.retention import Retention
@@ -92,6 +94,7 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
         tier,
         restoring,
         budgets,
+        None if budgets is None else Returning(scheduler, budgets),
     )
     return CoreControl(verbs, retention, announcer, budgets)
 

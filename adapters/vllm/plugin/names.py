@@ -28,3 +28,18 @@ BUDGET = "_warmroute_budget"
 
 GIVEN_BACK = "warmroute_given_back"
 """Attribute of a step's output that tells the worker what was given back."""
+
+COPIES = "warmroute_copies"
+"""Name of the worker's method that begins to copy what is given back."""
+
+PUT_BACK = "warmroute_put_back"
+"""Name of the worker's method that puts copies on pages again."""
+
+OPEN_COPIES = "_warmroute_copies"
+"""Attribute of a model runner under which its copies are kept."""
+
+COPIED = "warmroute_copied"
+"""Attribute of a step's output that tells the worker what to copy."""
+
+DROPPED = "warmroute_dropped"
+"""Attribute of a step's output that tells the worker whose copies to drop."""

@@ -96,6 +96,10 @@ class Pool(Protocol):
         """Drop one reference of each."""
         ...
 
+    def get_new_blocks(self, num_blocks: int) -> list[Block]:
+        """Give out pages, the next victims; raises ValueError where there are less."""
+        ...
+
     def evict_blocks(self, block_ids: set[int]) -> None:
         """Forget what is cached on these pages, and queue the events."""
         ...

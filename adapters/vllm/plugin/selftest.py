@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from warmroute.adapters.kv_control import VERBS
-from warmroute.adapters.vllm.plugin.budgets import Budgets, Limit
+from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.host import tier_of
+from warmroute.adapters.vllm.plugin.limits import Limit
 from warmroute.adapters.vllm.plugin.names import BUDGET
 from warmroute.adapters.vllm.plugin.versions import version_fault
 
@@ -160,6 +161,8 @@ def _rehearse_budget() -> None:
     _expect(pages[4].block_hash is None, "what saw a part only is cached")
     _expect(pages[1].ref_cnt == 1, "a block of others is lost")
     _expect(pool.get_num_free_blocks() == 3, "a block is not given back")
+    manager.req_to_blocks["r"][1:3] = pool.get_new_blocks(2)
+    _expect(pool.get_num_free_blocks() == 1, "blocks do not return")
     pool.free_blocks(reversed(manager.req_to_blocks["r"]))
     pool.free_blocks([pages[1]])
     _expect(pool.get_num_free_blocks() == 7, "a block is lost")

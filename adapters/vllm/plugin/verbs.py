@@ -21,6 +21,7 @@ from warmroute.adapters.vllm.plugin.naming import BlockNaming
 from warmroute.adapters.vllm.plugin.ordering import Ordering
 from warmroute.adapters.vllm.plugin.ports import Pool
 from warmroute.adapters.vllm.plugin.restoring import Restoring
+from warmroute.adapters.vllm.plugin.returning import Returning
 from warmroute.policies.kv.retention import Retention
 
 _ROWS = 128
@@ -41,6 +42,7 @@ class Verbs(EngineVerbs):
         host: The host tier, if there is one.
         restoring: Finds the prompts that bring blocks back from it.
         budgets: Of running sequences, if they can have any.
+        returning: Brings back what those gave back.
     """
 
     __slots__ = (
@@ -54,12 +56,14 @@ class Verbs(EngineVerbs):
         "_pool",
         "_restoring",
         "_retention",
+        "_returning",
     )
 
     asked: ClassVar[tuple[str, ...]] = (
         *EngineVerbs.asked,
         "restorable",
         "resident",
+        "bring_back",
         "budget",
         "pages",
     )
@@ -76,6 +80,7 @@ class Verbs(EngineVerbs):
         host: HostTier | None = None,
         restoring: Restoring | None = None,
         budgets: Budgets | None = None,
+        returning: Returning | None = None,
     ) -> None:
         super().__init__(faults)
         self._pool = pool
@@ -87,6 +92,7 @@ class Verbs(EngineVerbs):
         self._host = host
         self._restoring = restoring
         self._budgets = budgets
+        self._returning = returning
         self._evictor = Evictor(pool, contents)
 
     def __repr__(self) -> str:
@@ -104,7 +110,12 @@ class Verbs(EngineVerbs):
         with_tokens = bool(arguments.get("token_ids"))
         seq = self._announcer.announce()
         cached, contents = self._contents.captured()
-        yield {"seq": seq, "block_size": self._contents.block_size}
+        budgets = self._budgets
+        yield {
+            "seq": seq,
+            "block_size": self._contents.block_size,
+            "copied_bytes": None if budgets is None else budgets.kept.num_bytes,
+        }
         rows: list[object] = []
         for block_hash, content in contents.items():
             pages = pages_in(cached.get(block_hash))
@@ -204,10 +215,19 @@ class Verbs(EngineVerbs):
         if arguments.get("method") is not None:
             budget = read_budget(arguments, budgets.block_size)
             fault = None if budget is None else budgets.arm(budget.is_scored)
+            if fault is None and budget is not None and budget.host_bytes is not None:
+                fault = budgets.keep(budget.host_bytes)
             if fault is not None:
                 raise unsupported("budget", fault)
             budgets.default = budget
         yield {"budget": _told(budgets.default), "given_back": budgets.num_given}
+
+    def bring_back(self, arguments: Arguments) -> Iterator[Part]:
+        """Bring back what a running request gave back under its budget."""
+        assert self._returning is not None, "refused where there is no budget"
+        name = cast(str, arguments["request_id"])
+        hold_tokens = cast(int | None, arguments.get("hold_tokens"))
+        yield from self._returning.bring_back(name, hold_tokens)
 
     def expire(self, arguments: Arguments) -> Iterator[Part]:
         """Let go of what is due, and say when more will be."""

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent
 
 def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, FOLDER / "run.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
 
 def test_its_arithmetic_is_that_of_the_engine() -> None:

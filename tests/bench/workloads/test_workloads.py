@@ -85,7 +85,7 @@ def test_it_runs_with_embedded_engines(tmp_path: Path) -> None:
     ]
     command += ["--size", "0.03", "--policy", "round_robin,expected_ttft", "--json"]
     command += ["--constants", FOLDER / "timed_engine.json", "--folder", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     for policy in POLICIES:
