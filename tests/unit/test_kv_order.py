@@ -48,6 +48,11 @@ class TestPrefix:
             "token_ids, prompt, messages, prefix, session)"
         )
 
+    def test_a_restore_may_name_a_running_request(self) -> None:
+        assert not order("restore", request_id="r").names_prefix
+        with pytest.raises(ClientError, match="messages, request_id, prefix, session"):
+            order("restore", request_id="r", session="s")
+
     def test_the_verbs_own_fields_are_checked_at_once(self) -> None:
         with pytest.raises(ClientError, match="ttl_s"):
             order("retain", session="alice")
