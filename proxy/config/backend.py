@@ -2,7 +2,6 @@
 
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -109,8 +108,7 @@ class BackendConfig(Section):
         "URL without its scheme.",
     )
     url: BackendUrl = Field(
-        description="Base URL of the engine, without `/v1`; a path prefix is kept. "
-        "Each engine stands here once; a gateway once for each `api_key` or `models`."
+        description="Base URL of the engine, without `/v1`; a path prefix is kept."
     )
     engine: str = Field(
         default="auto",
@@ -157,16 +155,3 @@ def name_of_url(url: str) -> str:
     """Return the name that a backend has by its URL: host, port and path."""
     text = url.split("://", 1)[-1].rpartition("@")[2].rstrip("/")
     return re.sub(r"[^!-~]", "", text)[:200] or "backend"
-
-
-def engine_at(url: str) -> str | None:
-    """Return one spelling of *url*, the same for all that lead to one engine.
-
-    None where it is no URL. Names are not resolved: localhost is not 127.0.0.1 here.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    except ValueError:
-        return None
-    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"

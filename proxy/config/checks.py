@@ -14,8 +14,8 @@ from warmroute.policies.errors import WarmrouteError
 from warmroute.policies.registry import policies
 from warmroute.policies.routing.base import options
 from warmroute.proxy.config.address import Address
-from warmroute.proxy.config.backend import engine_at, name_of_url
-from warmroute.proxy.config.draft import Draft, Path, dotted, shown, unknown
+from warmroute.proxy.config.backend import name_of_url
+from warmroute.proxy.config.draft import Draft, Path, shown, unknown
 from warmroute.proxy.config.fields import is_off, resolve
 from warmroute.proxy.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN
 from warmroute.proxy.config.policy import (
@@ -45,16 +45,13 @@ def check_all(draft: Draft, directory: FilePath) -> None:
 def _check_backends(draft: Draft) -> None:
     engines = engine_names()
     names: dict[str, Path] = {}
-    places: dict[str, Path] = {}
     for path, backend in _items(draft, "backends"):
         name = backend.get("name")
         url = backend.get("url")
-        place = engine_at(url) if isinstance(url, str) else None
-        if place is not None and not draft.is_broken((*path, "url")):
-            _check_plain(draft, path, backend, place)
-            is_new = _check_new(draft, path, backend, place, places)
-            if name is None and is_new:
-                name = name_of_url(str(url))
+        if isinstance(url, str):
+            _check_plain(draft, path, backend, url)
+            if name is None:
+                name = name_of_url(url)
         _check_unique(draft, (*path, "name"), name, names)
         engine = backend.get("engine")
         key = (*path, "engine")
@@ -64,39 +61,16 @@ def _check_backends(draft: Draft) -> None:
 
 
 def _check_plain(
-    draft: Draft, path: Path, backend: Mapping[str, object], place: str
+    draft: Draft, path: Path, backend: Mapping[str, object], url: str
 ) -> None:
     """Refuse a `tls` that says more than the defaults, where there is none."""
     tls = backend.get("tls")
     asks = isinstance(tls, dict) and any(
         one not in (None, True) for one in tls.values()
     )
-    if asks and place.startswith("http:"):
-        url = shown(backend.get("url"))
-        message = f"{url} is plain HTTP, where tls does nothing; "
+    if asks and url.lower().startswith("http:"):
+        message = f"{shown(url)} is plain HTTP, where tls does nothing; "
         draft.report((*path, "tls"), message + "write https, or leave tls out")
-
-
-def _check_new(
-    draft: Draft,
-    path: Path,
-    backend: Mapping[str, object],
-    place: str,
-    places: dict[str, Path],
-) -> bool:
-    """Tell whether the engine is none of those before.
-
-    A gateway may stand for several, which it tells apart by key or model.
-    """
-    place += f" {backend.get('api_key')!r} {backend.get('models')!r}"
-    first = places.setdefault(place, path)
-    if first != path:
-        draft.report(
-            (*path, "url"),
-            f"{shown(backend.get('url'))} is the engine of {dotted(first)} already, "
-            f"given at {draft.origin_of(first)}; one engine is one backend",
-        )
-    return first == path
 
 
 def _check_models(draft: Draft, directory: FilePath) -> None:

@@ -87,44 +87,6 @@ class TestProblems:
             )
 
     @pytest.mark.parametrize(
-        ("first", "second"),
-        [
-            ("http://a:8000", "HTTP://A:8000/"),
-            ("http://a", "http://a:80"),
-            ("https://a/x", "https://a:443/x/"),
-        ],
-    )
-    def test_one_engine_cannot_be_two_backends(
-        self, files: Files, first: str, second: str
-    ) -> None:
-        """However its URL is written: its load would be counted in two halves."""
-        (problem,) = files.problems(
-            f"- {{name: a, url: '{first}'}}\n- {{name: b, url: '{second}'}}\n"
-        )
-        assert problem == (
-            f"config.yaml:2: backends[1].url: '{second}' is the engine of backends[0] "
-            "already, given at config.yaml:1; one engine is one backend"
-        )
-
-    @pytest.mark.parametrize("key", ["api_key: k", "models: [m]"])
-    def test_a_gateway_may_stand_for_several_engines(
-        self, files: Files, key: str
-    ) -> None:
-        """It tells them apart by the key or the model that a request brings."""
-        url = "url: http://gateway"
-        files.load(f"- {{name: a, {url}}}\n- {{name: b, {url}, {key}}}\n")
-        both = f"- {{name: a, {url}, {key}}}\n- {{name: b, {url}, {key}}}\n"
-        (problem,) = files.problems(both)
-        assert "is the engine of backends[0] already" in problem
-
-    def test_engines_at_other_ports_paths_and_hosts_are_others(
-        self, files: Files
-    ) -> None:
-        urls = ["http://a", "https://a", "http://a:81", "http://a/x", "http://a/X"]
-        entries = [f"{{name: b{at}, url: '{url}'}}" for at, url in enumerate(urls)]
-        assert len(files.load(f"backends: [{', '.join(entries)}]").backends) == 5
-
-    @pytest.mark.parametrize(
         ("pattern", "reason"),
         [
             ("Content-Length", "warmroute writes content-length itself"),
