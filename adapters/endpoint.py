@@ -12,8 +12,11 @@ from warmroute.adapters.door import DOOR
 from warmroute.policies.errors import BackendUnavailable, ProtocolMismatch
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_REASON = 300
 INSTANCE_HEADER = "X-Warmroute-Instance"
 """Which process answered, where it was a warmroute and not an engine."""
+
+_CONNECTING = (aiohttp.ClientConnectorError, aiohttp.ClientConnectorCertificateError)
 
 
 class BackendRefused(BackendUnavailable):
@@ -184,5 +187,20 @@ class Endpoint:
         if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
             return BackendRefused(f"{self.url} refused the connection")
         if isinstance(error, aiohttp.ClientResponseError):
-            return ProtocolMismatch(f"{self.url}{path} broke HTTP: {error!r}")
-        return BackendUnavailable(f"{self.url}{path} failed: {error!r}")
+            return ProtocolMismatch(f"{self.url}{path} broke HTTP: {_reason(error)}")
+        if isinstance(error, _CONNECTING):
+            return BackendUnavailable(f"cannot connect to {self.url}: {_reason(error)}")
+        return BackendUnavailable(f"{self.url}{path} failed: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """Say why in words; the repr of an error may hold the headers, key and all."""
+    cause: object = error
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+    elif isinstance(error, aiohttp.ClientResponseError):
+        cause = error.message
+    text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    return " ".join(text.split())[:MAX_REASON]

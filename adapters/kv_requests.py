@@ -3,7 +3,7 @@
 Every request is bounded, so that nobody can make an engine hash or list without end.
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
@@ -80,10 +80,8 @@ class BlocksRequest(Request, frozen=True):
     )
     skip_blocks: Count = 0
 
-    @property
-    def ways(self) -> tuple[str, ...]:
-        """Names of the fields that name blocks."""
-        return ("hashes", "token_ids", "prompt", "messages")
+    ways: ClassVar[tuple[str, ...]] = ("hashes", "token_ids", "prompt", "messages")
+    """Names of the fields that name blocks."""
 
     def __post_init__(self) -> None:
         if sum(getattr(self, way) is not None for way in self.ways) != 1:
@@ -124,10 +122,7 @@ class RestoreRequest(BlocksRequest, frozen=True, kw_only=True):
     request_id: Name | None = None
     hold_tokens: Annotated[int, Meta(ge=1)] | None = None
 
-    @property
-    def ways(self) -> tuple[str, ...]:
-        """Names of the fields that name blocks."""
-        return (*super().ways, "request_id")
+    ways: ClassVar[tuple[str, ...]] = (*BlocksRequest.ways, "request_id")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,6 +5,7 @@ Everything beyond parsing is imported by the command that needs it, so that
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ FAILED = 1
 BAD_USAGE = 2
 INTERRUPTED = 130
 READER_LEFT = 141  # as a shell shows SIGPIPE
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _EXAMPLES = """examples:
   warmroute demo
@@ -31,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments)
         finally:
-            sys.stdout.flush()  # here, where a reader that left can still be minded
+            if sys.stdout is not None:  # closed by the shell, there is none
+                sys.stdout.flush()  # here, where it can still be minded
     except BrokenPipeError:
-        return _reader_left()
+        _drop_output()
+        return READER_LEFT
     except ConfigError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
@@ -42,11 +47,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.strerror is None:
+            raise
+        _drop_output()
+        reason = error.strerror.lower()
+        print(f"warmroute: cannot write the output: {reason}", file=sys.stderr)
+        return FAILED
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = build_parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:  # by the command, whose usage is then shown
+        asked = getattr(options, "parser", parser)
+        asked.error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.command is None:
         parser.print_help(sys.stderr)
         return BAD_USAGE
@@ -54,10 +69,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     return command.run(options)
 
 
-def _reader_left() -> int:
-    """End quietly, as ``| head`` expects; what is still buffered goes nowhere."""
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere: it would fail again at the very end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return READER_LEFT
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -41,7 +41,7 @@ class OwnPaths:
             return 200, b'{"status":"alive"}'
         if path in ("/health", "/readyz"):
             return self._ready()
-        if path == _MODELS:
+        if path in (_MODELS, _MODELS + "/"):
             listing = {"object": "list", "data": self._fleet.models()}
             return 200, msgspec.json.encode(listing)
         if path.startswith(_MODELS + "/"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from warmroute.policies.routing.base import Candidate, Choice, Query
 from warmroute.policies.routing.reservation import Reservation
@@ -18,6 +19,7 @@ from warmroute.proxy.view.ticket import Ticket
 if TYPE_CHECKING:
     from warmroute.proxy.router import Router
 
+_PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if code != ord("%"))
 _UNTOLD: Final = Usage()
 
 Settled = Callable[[Decision, Lookup, Prompt, str | None, int, float], None]
@@ -219,11 +221,11 @@ class Routing:
         """Render the x-warmroute-* lines that a client can ask for."""
         decision = self.decision
         return (
-            f"x-warmroute-backend: {decision.chosen}\r\n"
-            f"x-warmroute-policy: {decision.policy}\r\n"
+            f"x-warmroute-backend: {_header_text(decision.chosen)}\r\n"
+            f"x-warmroute-policy: {_header_text(decision.policy)}\r\n"
             f"x-warmroute-matched-tokens: {decision.predicted_tokens}\r\n"
-            f"x-warmroute-reason: {decision.reason}\r\n"
-        ).encode("latin-1", "replace")
+            f"x-warmroute-reason: {_header_text(decision.reason)}\r\n"
+        ).encode()
 
     def settle(
         self,
@@ -282,3 +284,8 @@ class Routing:
                 router.exact.miscounted(prompt, self.backend.name, counted)
         if prompt.kind == "responses" and usage.answer_id:
             router.pin(usage.answer_id, self.backend.name)
+
+
+def _header_text(name: str) -> str:
+    """Percent-encode what no header can carry, and the percent sign itself."""
+    return quote(name, safe=_PLAIN)

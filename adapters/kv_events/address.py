@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 _MAX_PORT = 65_535
+_ALLOWED = "(allowed: tcp://host:port, ipc://path)"
 _EVERYWHERE = ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - read, never bound
 
 
@@ -24,6 +25,20 @@ class EventAddress:
     topic: str = ""
     rank: int = 0
     binds: bool = False
+
+
+def fault_of(text: str) -> str | None:
+    """Say why nobody could ever bind or connect to *text*; None if somebody could."""
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("tcp", "ipc") or not rest or any(c.isspace() for c in rest):
+        return f"'{text}' is no ZMQ address {_ALLOWED}"
+    host, _, port = rest.rpartition(":")
+    if scheme == "ipc":
+        return None
+    is_number = port.isascii() and port.isdecimal() and len(port) < 10
+    if not (is_number and 1 <= int(port) <= _MAX_PORT):
+        return f"'{text}' has no port from 1 to {_MAX_PORT} {_ALLOWED}"
+    return None if host else f"'{text}' has no host {_ALLOWED}"
 
 
 def resolve(address: EventAddress, host: str) -> EventAddress:

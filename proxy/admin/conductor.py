@@ -4,11 +4,15 @@ from typing import Protocol
 
 from aiohttp import web
 
+from warmroute.policies.errors import ClientError
 from warmroute.proxy.admin.json_answer import json_answer
+from warmroute.proxy.config.sections import ConductorConfig
 
 
 class Conductor(Protocol):
     """What is shown and stopped."""
+
+    config: ConductorConfig
 
     def describe(self) -> dict[str, object]:
         """Return the JSON of its state and newest actions."""
@@ -30,6 +34,13 @@ def conductor_routes(conductor: Conductor) -> list[web.RouteDef]:
         return json_answer(conductor.describe())
 
     async def start(request: web.Request) -> web.Response:
+        if not conductor.config.enabled:
+            raise ClientError(
+                409,
+                "conductor_off",
+                "the configuration has the conductor switched off; set "
+                "conductor.enabled: true and reload",
+            )
         conductor.start()
         return json_answer(conductor.describe())
 

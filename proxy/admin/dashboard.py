@@ -8,7 +8,7 @@ from aiohttp import hdrs, web
 
 from warmroute.policies.kv.trunks import MAX_NODES
 from warmroute.proxy.admin.json_answer import json_answer
-from warmroute.proxy.admin.query import read_number
+from warmroute.proxy.admin.query import check_query, read_number
 from warmroute.proxy.admin.state import AdminState
 from warmroute.proxy.dashboard.assets import HEADERS, PAGE, Asset, read_assets
 from warmroute.proxy.dashboard.pulse import Pulse
@@ -68,6 +68,7 @@ class Dashboard:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Send everything, and then what changes, until the page is closed."""
+        check_query(request, "view")
         tab = self._pulse.join(request.query.get("view") == "1")
         response = web.StreamResponse(
             headers={
@@ -90,6 +91,7 @@ class Dashboard:
 
     async def show_merged(self, request: web.Request) -> web.Response:
         """Show the most used prefixes of all backends as one tree."""
+        check_query(request, "nodes")
         num_nodes = read_number(request, "nodes", _DEFAULT_NODES, MAX_NODES)
         steps = self._state.survey(num_nodes)
         while True:

@@ -3,6 +3,8 @@
 import msgspec
 from aiohttp import hdrs, web
 
+SERVER_NAME = "warmroute"
+
 
 def json_answer(value: object, status: int = 200) -> web.Response:
     """Return the answer that tells *value*."""

@@ -4,11 +4,12 @@ import asyncio
 import logging
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from warmroute.adapters.refusal import refuse
 from warmroute.policies.errors import ClientError
+from warmroute.proxy.admin.json_answer import SERVER_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -78,5 +79,6 @@ class _Connection(web.RequestHandler):
             fault = "has a line over 8,190 bytes"
         logger.debug("admin_request_malformed", extra={"fault": type(exc).__name__})
         response = refuse(ClientError(400, "bad_request", f"the request {fault}"))
+        response.headers[hdrs.SERVER] = SERVER_NAME
         response.force_close()
         return response

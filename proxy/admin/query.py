@@ -18,3 +18,18 @@ def read_number(request: web.Request, key: str, default: int, most: int) -> int:
             400, "query_invalid", f"query {key}={text[:64]!r} (allowed: 1 to {most})"
         )
     return value
+
+
+def check_query(request: web.Request, *allowed: str) -> None:
+    """Refuse a query with other keys than those *allowed*.
+
+    Raises:
+        ClientError: 400, it has one; a filter that is passed over would show the
+            wrong things.
+    """
+    for key in request.query:
+        if key not in allowed:
+            known = ", ".join(allowed)
+            raise ClientError(
+                400, "query_invalid", f"query key {key[:64]!r} (allowed: {known})"
+            )

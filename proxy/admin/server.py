@@ -13,9 +13,10 @@ from warmroute.adapters.refusal import refuse, refuse_http
 from warmroute.policies.errors import ClientError, ConfigError, WarmrouteError
 from warmroute.proxy.admin.dashboard import Dashboard, is_browser, wants_page
 from warmroute.proxy.admin.guard import Guard
-from warmroute.proxy.admin.json_answer import json_answer
-from warmroute.proxy.admin.query import read_number
+from warmroute.proxy.admin.json_answer import SERVER_NAME, json_answer
+from warmroute.proxy.admin.query import check_query, read_number
 from warmroute.proxy.admin.state import AdminState
+from warmroute.proxy.admin.surrogates import lone_surrogate
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -44,6 +45,7 @@ def make_admin(state: AdminState) -> web.Application:
     app = web.Application(
         middlewares=[_fence(guard, dashboard)], client_max_size=MAX_BODY_BYTES + 1
     )
+    app.on_response_prepare.append(_sign)
     dashboard.add_to(app)
     app.add_routes(
         [
@@ -115,6 +117,7 @@ class Admin:
 
     async def list_decisions(self, request: web.Request) -> web.Response:
         """List the newest decisions first, filtered by backend and model."""
+        check_query(request, "limit", "backend", "model")
         limit = read_number(request, "limit", 100, _MAX_DECISIONS)
         backend, model = request.query.get("backend"), request.query.get("model")
         found = (
@@ -151,6 +154,7 @@ class Admin:
 
     async def show_view(self, request: web.Request) -> web.Response:
         """Show the prefixes that one backend is believed to hold."""
+        check_query(request, "backend", "depth")
         name = request.query.get("backend", "")
         self._require(name)
         depth = read_number(request, "depth", 4, _MAX_DEPTH)
@@ -205,6 +209,11 @@ class Admin:
             )
 
 
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    """Name us, and not what we are made of with its versions."""
+    response.headers[hdrs.SERVER] = SERVER_NAME
+
+
 def _fence(guard: Guard, dashboard: Dashboard) -> Any:
     """Return the middleware that guards, and turns exceptions into answers."""
 
@@ -243,7 +252,8 @@ def _decode(body: bytes, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ClientError(400, "body_invalid", f"body: {error}") from error
+        fault = lone_surrogate(body) or str(error)
+        raise ClientError(400, "body_invalid", f"body: {fault}") from error
     except RecursionError:
         raise ClientError(
             400, "body_invalid", "body: nested too deep; send a flatter one"

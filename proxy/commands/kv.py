@@ -263,8 +263,13 @@ def _integers(flag: str, texts: list[str]) -> list[int]:
 def _read_file(path: Path) -> dict[str, object]:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--file: {path}: {error}") from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"--file: {path} cannot be read: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"--file: {path} cannot be read: it is no UTF-8 text"
+        ) from error
     if not text.strip():
         raise ConfigError(f"--file: {path} is empty (allowed: a text or JSON)")
     if path.suffix != ".json":

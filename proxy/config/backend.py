@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from warmroute.adapters.kv_events.address import fault_of
 from warmroute.proxy.config.fields import (
     BackendUrl,
     FilePath,
@@ -35,10 +36,9 @@ class BackendTLSConfig(Section):
 
 
 def _check_zmq_address(text: str) -> str:
-    if not re.fullmatch(r"(tcp|ipc)://\S+", text):
-        raise ValueError(
-            f"'{text}' is no ZMQ address (allowed: tcp://host:port, ipc://)"
-        )
+    fault = fault_of(text)
+    if fault is not None:
+        raise ValueError(fault)
     return text
 
 
@@ -134,6 +134,7 @@ class BackendConfig(Section):
     )
     models: list[Name] | None = Field(
         default=None,
+        min_length=1,
         description="Models to route here; left out, those that the engine lists.",
     )
     speed_class: Name | None = Field(

@@ -4,6 +4,7 @@ They work on the plain values of a draft, so that they report beside the problem
 single values and not only once those are mended.
 """
 
+import os
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
@@ -16,7 +17,7 @@ from warmroute.policies.registry import policies
 from warmroute.policies.routing.base import options
 from warmroute.proxy.config.address import Address
 from warmroute.proxy.config.backend import name_of_url
-from warmroute.proxy.config.draft import Draft, Path, unknown
+from warmroute.proxy.config.draft import Draft, Path, shown, unknown
 from warmroute.proxy.config.fields import is_off, resolve
 from warmroute.proxy.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN
 from warmroute.proxy.config.policy import (
@@ -43,6 +44,7 @@ def check_all(draft: Draft, directory: FilePath) -> None:
     _check_listeners(draft)
     _check_loops(draft)
     _check_tls(draft, directory)
+    _check_records(draft, directory)
 
 
 def _check_backends(draft: Draft) -> None:
@@ -51,14 +53,29 @@ def _check_backends(draft: Draft) -> None:
     for path, backend in _items(draft, "backends"):
         name = backend.get("name")
         url = backend.get("url")
-        if name is None and isinstance(url, str):
-            name = name_of_url(url)
+        if isinstance(url, str):
+            _check_plain(draft, path, backend, url)
+            if name is None:
+                name = name_of_url(url)
         _check_unique(draft, (*path, "name"), name, names)
         engine = backend.get("engine")
-        place = (*path, "engine")
-        is_named = isinstance(engine, str) and not draft.is_broken(place)
+        key = (*path, "engine")
+        is_named = isinstance(engine, str) and not draft.is_broken(key)
         if is_named and engine not in engines:
-            draft.report(place, unknown("engine", str(engine), engines))
+            draft.report(key, unknown("engine", str(engine), engines))
+
+
+def _check_plain(
+    draft: Draft, path: Path, backend: Mapping[str, object], url: str
+) -> None:
+    """Refuse a `tls` that says more than the defaults, where there is none."""
+    tls = backend.get("tls")
+    asks = isinstance(tls, dict) and any(
+        one not in (None, True) for one in tls.values()
+    )
+    if asks and url.lower().startswith("http:"):
+        message = f"{shown(url)} is plain HTTP, where tls does nothing; "
+        draft.report((*path, "tls"), message + "write https, or leave tls out")
 
 
 def _check_models(draft: Draft, directory: FilePath) -> None:
@@ -232,6 +249,30 @@ def _check_authorities(draft: Draft, path: Path, directory: FilePath) -> None:
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         draft.report(path, f"'{file}' holds no PEM certificates: {reason}")
+
+
+def _check_records(draft: Draft, directory: FilePath) -> None:
+    path: Path = ("records",)
+    text = draft.value_at(path)
+    if isinstance(text, dict):
+        path = ("records", "path")
+        text = draft.value_at(path)
+    elif is_off(text):
+        return
+    if not isinstance(text, str) or draft.is_broken(path):
+        return
+    try:
+        file = resolve(text, directory)
+    except ValueError as error:
+        draft.report(path, str(error))
+        return
+    if file.is_dir():
+        draft.report(path, f"'{text}' is a folder; name a file in it")
+    elif not file.parent.is_dir():
+        message = f"'{text}' cannot be written: no folder '{file.parent}'"
+        draft.report(path, message)
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        draft.report(path, f"'{text}' cannot be written: permission denied")
 
 
 def _readable(draft: Draft, path: Path, directory: FilePath) -> FilePath | None:

@@ -131,8 +131,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     return message + did_you_mean(name, names)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message that offers the nearest known name, or nothing."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    matches = get_close_matches(name.lower(), by_lower, n=1)
-    return f"; did you mean '{by_lower[matches[0]]}'?" if matches else ""
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return the end of a message that offers the nearest known name, or nothing.
+
+    A *prefix* that all names share brings them no nearer.
+    """
+    by_rest = {each.removeprefix(prefix).lower(): each for each in known}
+    matches = get_close_matches(name.removeprefix(prefix).lower(), by_rest, n=1)
+    return f"; did you mean '{by_rest[matches[0]]}'?" if matches else ""

@@ -64,6 +64,15 @@ def interpolate(draft: Draft, root: Key, environ: Mapping[str, str]) -> None:
     draft.tree = _Interpolation(draft, root, environ).value(draft.tree, ())
 
 
+def refuse_references(draft: Draft) -> None:
+    """Report every ``${`` of the draft, which comes from outside this machine."""
+    for path, text in _strings(draft.tree, ()):
+        if "${" in text:
+            message = "'${' stands for a variable in files alone; give the value itself"
+            draft.report(path, message)
+            draft.broken.add(path)
+
+
 class _Interpolation:
     __slots__ = ("_draft", "_environ", "_root")
 
@@ -117,15 +126,20 @@ class _Interpolation:
 
 
 def _references(value: object) -> Iterator[str]:
+    for _, text in _strings(value, ()):
+        yield from (match["name"] or "" for match in _REFERENCE.finditer(text))
+
+
+def _strings(value: object, path: Path) -> Iterator[tuple[Path, str]]:
     match value:
         case dict():
-            for child in value.values():
-                yield from _references(child)
+            for key, child in value.items():
+                yield from _strings(child, (*path, key))
         case list():
-            for child in value:
-                yield from _references(child)
+            for index, child in enumerate(value):
+                yield from _strings(child, (*path, index))
         case str():
-            yield from (match["name"] or "" for match in _REFERENCE.finditer(value))
+            yield path, value
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -154,7 +168,7 @@ def _unknown_variable(root: Key, name: str) -> Problem:
     if indices:
         known = [variable.replace("__0", f"__{indices[0]}", 1) for variable in known]
     message = "the variable names no key of the configuration"
-    hint = did_you_mean(name, known) or "; see `warmroute schema --markdown`"
+    hint = did_you_mean(name, known, PREFIX) or "; see `warmroute schema --markdown`"
     return Problem(Origin(name), (), message + hint)
 
 

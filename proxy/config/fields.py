@@ -28,6 +28,11 @@ _UNITS |= {f"{u}b": 1000**n for n, u in enumerate("kmgt", 1)}
 _UNITS |= {f"{u}ib": 1024**n for n, u in enumerate("kmgt", 1)}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]*)", re.ASCII)
 _OFF = frozenset({"off", "false", "no"})
+_WRITTEN = ("connection", "content-length", "host", "transfer-encoding")
+_UNSTRIPPED = {name: f"warmroute writes {name} itself" for name in _WRITTEN} | {
+    "content-type": "engines read the body by content-type",
+    "authorization": "a backend's api_key takes the place of authorization",
+}
 _HEADER = re.compile(r"[!#$%&'+.^_`|~0-9a-z-]+\*?")
 
 
@@ -73,7 +78,7 @@ def _read_size(value: Any) -> Any:
     if not match or match[2].lower() not in _UNITS:
         raise ValueError(
             f"'{value}' is no size (allowed: bytes, or a number with "
-            "kB, MB, GB, KiB, MiB or GiB)"
+            "kB, MB, GB, TB, KiB, MiB, GiB or TiB)"
         )
     return round(float(match[1]) * _UNITS[match[2].lower()])
 
@@ -173,7 +178,12 @@ def _check_header(text: str) -> str:
         raise ValueError(
             f"'{text}' is no header name (allowed: a name, or its start with a *)"
         )
-    return text.lower()
+    pattern = text.lower()
+    for name, reason in _UNSTRIPPED.items():
+        start = pattern.removesuffix("*")
+        if name == pattern or (start != pattern and name.startswith(start)):
+            raise ValueError(f"'{text}' cannot be stripped: {reason}")
+    return pattern
 
 
 def _check_name(text: str) -> str:

@@ -57,8 +57,9 @@ A flag wins over the environment, that over the file, that over the default.
   never shown, neither in errors nor in logs. An empty one counts as none.
 
 A key without a value counts as left out. Bare `on`, `off`, `yes` and `no` are
-booleans, as YAML 1.1 has it. Sizes take `kB`, `MB`, `GB`, `KiB`, `MiB` and `GiB`.
-Relative paths start at the directory of the file. Anchors, aliases and `<<` work.
+booleans, as YAML 1.1 has it. Sizes take `kB`, `MB`, `GB`, `TB`, and `KiB`, `MiB`,
+`GiB`, `TiB`. Relative paths start at the directory of the file. Anchors, aliases and
+`<<` work.
 
 SIGHUP reads the file again, as does a change of it with `reload.watch`. All of it is
 taken up but `listen`, `admin` and `tls`; with any error the old one stays in force.

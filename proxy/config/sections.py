@@ -175,7 +175,9 @@ class HeadersConfig(Section):
     strip: list[HeaderPattern] = Field(
         default=["x-data-parallel-rank", "x-override-*", "x-vllm-priority"],
         description="Request headers that clients may not pass on to engines; a "
-        "trailing `*` stands for any ending.",
+        "trailing `*` stands for any ending. Those that a request needs are refused: "
+        "`host`, `connection`, `content-length`, `transfer-encoding`, `content-type`; "
+        "and `authorization`, whose place a backend's `api_key` takes.",
     )
 
 

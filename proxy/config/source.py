@@ -16,7 +16,12 @@ from warmroute.proxy.config.backend import (
 from warmroute.proxy.config.checks import check_all
 from warmroute.proxy.config.document import read_document
 from warmroute.proxy.config.draft import Draft, Origin, dotted, shown
-from warmroute.proxy.config.environment import interpolate, override, put
+from warmroute.proxy.config.environment import (
+    interpolate,
+    override,
+    put,
+    refuse_references,
+)
 from warmroute.proxy.config.keys import Key
 from warmroute.proxy.config.model import Config
 from warmroute.proxy.config.validation import validate
@@ -98,10 +103,13 @@ def load_config(path: Path | str, environ: Mapping[str, str]) -> Config:
 def backend_config(entry: Mapping[str, object]) -> BackendConfig:
     """Build one backend from a mapping with the keys that a file has.
 
+    A ``${`` is refused: the variables here are not those of whoever asks.
+
     Raises:
         ConfigError: With every problem, one a line.
     """
     draft = Draft(Origin("request"), {"backends": [dict(entry)]})
+    refuse_references(draft)
     return _finish(draft, Path()).backends[0]
 
 

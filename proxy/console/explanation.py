@@ -21,6 +21,7 @@ _DIFFERENCES: Final = {
     "came_later": "more came meanwhile",
     "unexplained": "the view was wrong",
 }
+_CLIENT_GONE: Final = 499
 _HEADS: Final = (
     *("", "backend", "state", "view", "cached", "to compute"),
     *("wait", "miss", "decode", "total"),
@@ -103,7 +104,7 @@ def _prices(one: Decision, rival: Candidate) -> str:
 
 def _report(end: Outcome) -> str:
     if end.tokens is None:
-        return "no engine answered"
+        return _unserved(end)
     if end.cached_tokens is None:
         return "the engine did not report what it had cached"
     text = f"the engine reported {count(end.cached_tokens)}"
@@ -114,6 +115,15 @@ def _report(end: Outcome) -> str:
     why = _DIFFERENCES.get(end.difference or "")
     because = f" ({why})" if why else ""
     return f"{text}: {count(abs(off))} {word} than predicted{because}"
+
+
+def _unserved(end: Outcome) -> str:
+    if end.status == _CLIENT_GONE:
+        return "its client left first"
+    if end.error is not None:
+        return "no engine gave a whole answer"
+    verb = "failed:" if end.status >= 500 else "refused it:"
+    return f"the engine {verb if end.status >= 400 else 'answered'} {end.status}"
 
 
 def _candidates(one: Decision) -> str:
@@ -160,11 +170,16 @@ def _ending(one: Decision) -> str:
 
 
 def _able(one: Decision) -> list[Candidate]:
-    """List those that the policy could choose from, as far as the record tells."""
-    return [
-        candidate
-        for candidate in one.candidates
-        if candidate.state == "up" or candidate.cost.total_s is not None
+    """List those that the policy could choose from, as far as the record tells.
+
+    Not all that are up: one may not serve the model. A policy that prices has priced
+    every candidate; where nothing has a price, only a match proves one.
+    """
+    priced = [each for each in one.candidates if each.cost.total_s is not None]
+    return priced or [
+        each
+        for each in one.candidates
+        if each.matched_tokens.total or each.backend == one.chosen
     ]
 
 

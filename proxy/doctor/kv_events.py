@@ -1,8 +1,10 @@
 """Do the engine's KV events arrive here?"""
 
+import errno
 from typing import TYPE_CHECKING
 
 from warmroute.adapters.base import EventAddress
+from warmroute.adapters.kv_events.address import fault_of
 from warmroute.policies.errors import AdapterError
 from warmroute.proxy.doctor.finding import Finding, broken, ok, skipped, warn
 from warmroute.proxy.doctor.patient import Patient
@@ -36,6 +38,13 @@ class KVEvents:
                 "the engine publishes none, so the view is a mirror of what was sent",
                 _remedy(patient),
             )
+        faults = filter(None, (fault_of(one.endpoint) for one in patient.sources))
+        if fault := next(faults, None):
+            return broken(
+                f"the engine says that it publishes where nothing can be: {fault}",
+                "correct the endpoint that the engine was started with, or say in "
+                "kv_events where it publishes",
+            )
         if patient.ear is None:
             return broken(
                 "the engine publishes, and the package pyzmq is missing here",
@@ -50,6 +59,8 @@ async def _listen(patient: Patient, ear: "Ear") -> Finding:
         for source in patient.sources:
             listening.add(source)
     except AdapterError as error:
+        if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+            return broken(f"not heard: {error}", _reach(patient.sources))
         return warn(
             f"not heard: {error}",
             "look at view.source in /api/state, if it is the running warmroute that "

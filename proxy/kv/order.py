@@ -11,7 +11,6 @@ from warmroute.adapters.kv_requests import BlocksRequest, Request
 from warmroute.policies.errors import ClientError
 
 _OWN = ("backend", "dry_run", "prefix", "session")
-_WAYS = frozenset({"hashes", "token_ids", "prompt", "messages"})
 _OF_PROMPTS = frozenset({"add_generation_prompt", "cache_salt", "skip_blocks", "tools"})
 _HASH = re.compile("[0-9a-fA-F]{16}")
 
@@ -47,10 +46,10 @@ class Order:
         self.session = _read(verb, own, "session", str)
         self.prefix = _hash(verb, _read(verb, own, "prefix", str))
         self._fields = fields
-        if self.names_prefix:
-            if not issubclass(shape.request, BlocksRequest):
-                raise _invalid(verb, "prefix and session name blocks; it takes none")
-            self._check_prefix()
+        if issubclass(shape.request, BlocksRequest):
+            self._check_ways(shape.request.ways)
+        elif self.names_prefix:
+            raise _invalid(verb, "prefix and session name blocks; it takes none")
         self.request([0] if self.names_prefix else None)
 
     @property
@@ -61,14 +60,18 @@ class Order:
     def __repr__(self) -> str:
         return f"<Order {self.verb} of {self.backend or 'all'}>"
 
-    def _check_prefix(self) -> None:
-        ways = _WAYS.intersection(self._fields)
-        if ways or None not in (self.prefix, self.session):
+    def _check_ways(self, allowed: tuple[str, ...]) -> None:
+        named = [self._fields.get(way) for way in allowed]
+        ways = sum(raw is not None and bytes(raw) != b"null" for raw in named)
+        ways += (self.prefix is not None) + (self.session is not None)
+        if ways != 1:
             raise _invalid(
                 self.verb,
-                "blocks must be named in exactly one way (allowed: hashes, "
-                "token_ids, prompt, messages, prefix, session)",
+                "blocks must be named in exactly one way "
+                f"(allowed: {', '.join(allowed)}, prefix, session)",
             )
+        if not self.names_prefix:
+            return
         wrong = sorted(_OF_PROMPTS.intersection(self._fields))
         if wrong:
             raise _invalid(

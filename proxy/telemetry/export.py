@@ -19,6 +19,7 @@ from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.telemetry.span_batch import Origin, SpanBatch
 from warmroute.proxy.telemetry.span_message import write_span
 from warmroute.proxy.telemetry.span_tree import SpanTree
+from warmroute.proxy.telemetry.telling import Telling
 
 _MAX_POSTED_BYTES = 2 << 20
 _QUEUED = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
@@ -46,7 +47,12 @@ class WatchedExporter(SpanExporter):
             return result
         self.lost += len(spans)
         if not self._is_down:
-            logger.warning("trace_export_failed", extra={"lost_spans": self.lost})
+            told = self._exporter
+            where = told if isinstance(told, Telling) else Telling()
+            facts = {"endpoint": where.endpoint, "reason": where.failure}
+            logger.warning(
+                "trace_export_failed", extra={**facts, "lost_spans": self.lost}
+            )
         self._is_down = True
         return result
 

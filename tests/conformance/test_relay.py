@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from urllib.parse import unquote
 
 import pytest
 from conformance.raw_engine import (
@@ -14,6 +15,8 @@ from conformance.raw_engine import (
     event,
 )
 from conformance.rig import StartRig, answer_ok, chat, post
+
+from warmroute.proxy.config import backend_config
 
 
 async def test_body_reaches_the_engine_byte_for_byte(start_rig: StartRig) -> None:
@@ -333,3 +336,19 @@ async def test_explain_headers_on_request(start_rig: StartRig) -> None:
     assert rig.engines[0].requests[0].values("x-warmroute-explain") == []
     reply = await rig.request(post(chat()))
     assert reply.value("x-warmroute-backend") is None
+
+
+async def test_names_in_explain_headers_are_percent_encoded(
+    start_rig: StartRig,
+) -> None:
+    """A header carries no letter beyond ASCII; each name is told apart all the same."""
+    rig = await start_rig(answer_ok)
+    fleet, name = rig.app.fleet, "büro/%1-\U0001f600"
+    entry = {"name": name, "url": rig.engines[0].url, "engine": "openai"}
+    fleet.add(backend_config(entry))
+    fleet.drain("b0")
+    await rig.until(lambda: fleet.backends[name].state == "up", "the new one up")
+    reply = await rig.request(post(chat(), extra="x-warmroute-explain: 1\r\n"))
+    told = reply.value("x-warmroute-backend")
+    assert told == "b%C3%BCro/%251-%F0%9F%98%80"
+    assert unquote(told) == name

@@ -260,6 +260,30 @@ class TestEvents:
         assert "/api/state" in finding.remedy
         assert not examined.is_broken
 
+    @pytest.mark.parametrize(
+        ("endpoint", "found", "remedy"),
+        [
+            ("tcp://nope", "has no port", "correct the endpoint that the engine"),
+            ("tcp://*:99999", "has no port", "correct the endpoint that the engine"),
+            ("tcp://192.0.2.1:5557", "cannot bind", "an address of this machine"),
+        ],
+    )
+    async def test_an_address_that_cannot_be_is_told_from_one_that_is_held(
+        self,
+        loaded: LoadedModel,
+        tmp_path: Path,
+        endpoint: str,
+        found: str,
+        remedy: str,
+    ) -> None:
+        """No running proxy holds it, so stopping one would not help."""
+        async with tiny_engine(loaded, told={"endpoint": endpoint}) as a:
+            examined = await examine(tmp_path, {"a": a})
+        finding = findings(examined, "a")["KV events"]
+        assert (finding.status, found in finding.found) == ("broken", True)
+        assert remedy in finding.remedy
+        assert "/api/state" not in finding.remedy
+
     async def test_off_is_off(self, loaded: LoadedModel, tmp_path: Path) -> None:
         async with tiny_engine(loaded, events=None) as a:
             examined = await examine(tmp_path, {"a": {**a, "kv_events": False}})

@@ -182,9 +182,9 @@ class TestSettings:
 class TestDoors:
     async def test_the_api_answers_when_it_is_done(self, stage: Stage) -> None:
         """200 once in force; many at once run one after the other."""
-        engine = await stage.engine(answer_ok)
-        proxy = await stage.serve(engine)
-        proxy.write(backends=[entry(f"n{at}", engine) for at in range(4)])
+        engines = [await stage.engine(answer_ok) for _ in range(4)]
+        proxy = await stage.serve(engines[0])
+        proxy.write(backends=[entry(f"n{at}", one) for at, one in enumerate(engines)])
         asked = [proxy.admin("/api/reload", "POST") for _ in range(4)]
         assert await asyncio.gather(*asked) == [(200, {"reloaded": True})] * 4
         assert list(await states(proxy)) == ["n0", "n1", "n2", "n3"]

@@ -1,12 +1,14 @@
 """The adapters against fake engines on real sockets."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
 from unit.fake_engine import FakeEngine
 
 from warmroute.adapters import endpoint as endpoint_module
@@ -23,6 +25,18 @@ from warmroute.policies.errors import (
 )
 
 Ask = Callable[..., Endpoint]
+
+
+class FakeResolver(AbstractResolver):
+    """Know no host."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def close(self) -> None:
+        """Close nothing."""
 
 
 @pytest.fixture
@@ -311,8 +325,37 @@ class TestEndpoint:
         async with server:
             fake = FakeEngine()
             fake.port = server.sockets[0].getsockname()[1]
-            with pytest.raises(ProtocolMismatch, match="broke HTTP"):
+            with pytest.raises(ProtocolMismatch, match="broke HTTP: ") as caught:
+                await ask(fake, key="sk-hunter2").get("/health")
+        assert "hunter2" not in str(caught.value)
+        assert "ClientResponseError" not in str(caught.value)
+
+    async def test_says_in_words_that_a_host_has_no_address(self) -> None:
+        """As the doctor does, with the resolver's own reason."""
+        connector = aiohttp.TCPConnector(resolver=FakeResolver())
+        async with aiohttp.ClientSession(connector=connector) as session:
+            endpoint = Endpoint(session, "http://engine.invalid:8000", {}, 5)
+            with pytest.raises(BackendUnavailable) as caught:
+                await endpoint.get("/health")
+        assert str(caught.value) == (
+            "cannot connect to http://engine.invalid:8000: Name or service not known"
+        )
+
+    async def test_says_in_words_that_an_engine_hung_up(self, ask: Ask) -> None:
+        async def hang_up(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        async with server:
+            fake = FakeEngine()
+            fake.port = server.sockets[0].getsockname()[1]
+            with pytest.raises(BackendUnavailable) as caught:
                 await ask(fake).get("/health")
+        assert str(caught.value) == f"{fake.url}/health failed: Server disconnected"
 
 
 class TestDetection:

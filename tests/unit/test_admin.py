@@ -10,6 +10,7 @@ from aiohttp.web import Application, Request
 from warmroute.adapters.kv_control import VERBS
 from warmroute.policies.errors import ClientError, ConfigError
 from warmroute.proxy.admin import make_admin
+from warmroute.proxy.admin.conductor import conductor_routes
 from warmroute.proxy.admin.guard import Guard
 from warmroute.proxy.admin.state import (
     AdminState,
@@ -17,6 +18,7 @@ from warmroute.proxy.admin.state import (
     Learned,
     ReloadStatus,
 )
+from warmroute.proxy.config.sections import ConductorConfig
 from warmroute.proxy.ledger import Ledger
 from warmroute.proxy.ledger.decision import Decision, Roster
 from warmroute.proxy.metrics import Exposition, build_registry
@@ -296,6 +298,24 @@ class TestDecisions:
         body = await response.json()
         assert expected == [record["request_id"] for record in body["decisions"]]
 
+    @pytest.mark.parametrize(
+        ("path", "key", "allowed"),
+        [
+            ("/api/decisions?limt=2", "limt", "limit, backend, model"),
+            ("/api/view?backend=a&deep=2", "deep", "backend, depth"),
+            ("/api/view/merged?node=2", "node", "nodes"),
+            ("/api/stream?viw=1", "viw", "view"),
+        ],
+    )
+    async def test_a_query_key_that_does_nothing_is_refused(
+        self, opened: Open, path: str, key: str, allowed: str
+    ) -> None:
+        """Passed over, a misspelt filter would show what was not asked for."""
+        response = await (await opened()).get(path)
+        body = await response.json()
+        assert (response.status, body["error"]["code"]) == (400, "query_invalid")
+        assert body["error"]["message"] == f"query key '{key}' (allowed: {allowed})"
+
     async def test_one_is_found_by_its_request_id(
         self, application: FakeApplication, opened: Open
     ) -> None:
@@ -342,6 +362,31 @@ class TestExplain:
         client = await opened()
         await client.post("/api/explain", json={"path": "/v1/x", "body": "{broken é"})
         assert application.explained[0][2] == "{broken é".encode()
+
+    @pytest.mark.parametrize(
+        ("text", "named"),
+        [
+            (r"\ud800", r"\ud800 at byte 11"),
+            (r"a\udC00b", r"\udC00 at byte 12"),
+            (r"\ud83d\ude00\ud83d\u0041", r"\ud83d at byte 23"),
+            (r"\ud83d \ude00", r"\ud83d at byte 11"),
+            (r"\\\udc00", r"\udc00 at byte 13"),
+        ],
+    )
+    async def test_a_surrogate_that_stands_alone_is_named(
+        self, opened: Open, text: str, named: str
+    ) -> None:
+        """Not "truncated", which sends people to look for a missing bracket."""
+        response = await (await opened()).post(
+            "/api/explain",
+            data=f'{{"body": ["{text}"], "path": "/v1/x"}}',
+            headers={"Content-Type": "application/json"},
+        )
+        message = (await response.json())["error"]["message"]
+        assert message == (
+            f"body: {named} is a surrogate without its other half, and no character "
+            r"(allowed: pairs such as \ud83d\ude00)"
+        )
 
     async def test_a_refusal_is_what_the_client_would_get(
         self, application: FakeApplication, opened: Open
@@ -535,3 +580,53 @@ async def test_every_route_is_documented(application: FakeApplication) -> None:
     assert {
         route for route in routes if f"`{route[0]} {route[1]}`" not in text
     } == set()
+
+
+class TestServerName:
+    @pytest.mark.parametrize("path", ["/livez", "/", "/no/such", "/api/view?x=1"])
+    async def test_names_itself_and_no_versions(self, opened: Open, path: str) -> None:
+        response = await (await opened()).get(path)
+        assert response.headers.getall("Server") == ["warmroute"]
+
+
+class FakeConductor:
+    """Be switched on or off by its configuration."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.config = ConductorConfig(enabled=enabled)
+        self.is_started = False
+
+    def describe(self) -> dict[str, object]:
+        return {"started": self.is_started}
+
+    def start(self) -> None:
+        self.is_started = True
+
+    async def stop(self) -> None:
+        self.is_started = False
+
+
+class TestConductor:
+    async def start(
+        self, application: FakeApplication, opened: Open, conductor: FakeConductor
+    ) -> Any:
+        routes = conductor_routes(conductor)
+        client = await opened(make_state(application, routes=routes))
+        return await client.post("/api/conductor/start", json={})
+
+    async def test_starts_where_the_configuration_lets_it(
+        self, application: FakeApplication, opened: Open
+    ) -> None:
+        response = await self.start(application, opened, FakeConductor(enabled=True))
+        assert (response.status, await response.json()) == (200, {"started": True})
+
+    async def test_one_that_is_switched_off_is_not_said_to_start(
+        self, application: FakeApplication, opened: Open
+    ) -> None:
+        """The answer names the key that switches it on."""
+        conductor = FakeConductor(enabled=False)
+        response = await self.start(application, opened, conductor)
+        body = await response.json()
+        assert (response.status, body["error"]["code"]) == (409, "conductor_off")
+        assert "conductor.enabled: true" in body["error"]["message"]
+        assert not conductor.is_started

@@ -58,6 +58,7 @@ async def test_what_cannot_be_parsed_is_400_in_the_one_shape(
     caplog.set_level(logging.INFO)
     head, body = await ask(address, request_bytes)
     assert head.split()[1] == b"400"
+    assert b"\r\nServer: warmroute\r\n" in head
     assert b"application/json" in head
     error = json.loads(body)["error"]
     assert (error["code"], error["type"]) == ("bad_request", "invalid_request_error")

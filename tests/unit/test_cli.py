@@ -125,7 +125,43 @@ def test_a_reader_that_left_ends_it_quietly() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    [(["schema"], ""), (["schema"], "1"), (["--help"], ""), (["serve", "--help"], "")],
+)
+def test_output_that_finds_no_room_is_1_with_a_line(
+    arguments: list[str], unbuffered: str
+) -> None:
+    """As with a full disk, whether the output was buffered or not."""
+    command = [sys.executable, "-m", "warmroute.proxy.cli", *arguments]
+    with Path("/dev/full").open("wb") as sink:
+        done = subprocess.run(
+            command,
+            stdout=sink,
+            stderr=subprocess.PIPE,
+            env={"PYTHONUNBUFFERED": unbuffered},
+        )
+    told = b"warmroute: cannot write the output: no space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_another_error_of_the_system_keeps_its_traceback(app: FakeApp) -> None:
+    """It is a fault of ours, and not of the output."""
+    app.error = PermissionError("odd")
+    with pytest.raises(PermissionError, match="odd"):
+        main(["serve", "http://a"])
+
+
 class TestUsage:
+    def test_an_unknown_flag_shows_the_usage_of_its_command(
+        self, capsys: Capture
+    ) -> None:
+        with pytest.raises(SystemExit):
+            main(["serve", "http://a", "--frob"])
+        told = capsys.readouterr().err
+        assert told.startswith("usage: warmroute serve ")
+        assert told.endswith("warmroute serve: error: unrecognized arguments: --frob\n")
+
     @pytest.mark.parametrize(
         "arguments",
         [

@@ -113,6 +113,8 @@ class TestForms:
         assert (config.tracing, config.tls, config.admin) == (None, None, None)
 
     def test_sizes_may_carry_a_unit(self, files: Files) -> None:
+        large = files.load(MINIMAL + "index: {max_bytes: 1TB}")
+        assert large.index.max_bytes == 10**12
         config = files.load(MINIMAL + "index: {max_bytes: 1.5 GiB}")
         assert config.index.max_bytes == 3 * 2**29
 
@@ -207,4 +209,16 @@ class TestChanges:
         assert [line.split(": ")[1] for line in str(caught.value).split("\n")] == [
             "backends[0].engine",
             "backends[0].nam",
+        ]
+
+    @pytest.mark.parametrize("text", ["${HOME}", "x${HOME:-y}", "$${"])
+    def test_a_backend_from_a_request_takes_no_variables(self, text: str) -> None:
+        """They would be the server's, which the caller does not see."""
+        entry = {"url": "http://a", "api_key": text, "models": ["m", text]}
+        with pytest.raises(ConfigError) as caught:
+            backend_config(entry)
+        reason = "'${' stands for a variable in files alone; give the value itself"
+        assert str(caught.value).split("\n") == [
+            f"request: backends[0].api_key: {reason}",
+            f"request: backends[0].models[1]: {reason}",
         ]

@@ -119,6 +119,17 @@ class TestEnvironment:
         assert line.startswith(f"WARMROUTE_{name}: ")
         assert problem in line
 
+    @pytest.mark.parametrize("name", ["FOO__BAR", "HOME", "CACHE_DIR"])
+    def test_a_variable_far_from_any_key_has_no_suggestion(
+        self, files: Files, name: str
+    ) -> None:
+        """The prefix that all share makes none of them near."""
+        (line,) = files.problems(MINIMAL, {f"WARMROUTE_{name}": "x"})
+        assert line == (
+            f"WARMROUTE_{name}: the variable names no key of the configuration; see "
+            "`warmroute schema --markdown`"
+        )
+
     def test_service_links_of_kubernetes_are_passed_over(self, files: Files) -> None:
         files.load(
             MINIMAL,

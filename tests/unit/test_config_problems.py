@@ -54,6 +54,101 @@ class TestProblems:
         events = "{endpoint: 'tcp://*:1', bind: true}"
         files.load(f"backends: [{{url: http://a, kv_events: {events}}}]")
 
+    @pytest.mark.parametrize(
+        ("address", "fault"),
+        [
+            ("tcp://nope", "'tcp://nope' has no port from 1 to 65535"),
+            ("tcp://127.0.0.1:99999", "'tcp://127.0.0.1:99999' has no port from 1 to"),
+            ("tcp://127.0.0.1:0", "'tcp://127.0.0.1:0' has no port from 1 to 65535"),
+            ("tcp://a:x", "'tcp://a:x' has no port from 1 to 65535"),
+            ("tcp://:5557", "'tcp://:5557' has no host"),
+            ("udp://a:5557", "'udp://a:5557' is no ZMQ address"),
+            ("ipc://", "'ipc://' is no ZMQ address"),
+        ],
+    )
+    @pytest.mark.parametrize("key", ["endpoint", "replay"])
+    def test_an_address_of_kv_events_can_be_one(
+        self, files: Files, address: str, fault: str, key: str
+    ) -> None:
+        """No port, or one that does not exist, would never be connected."""
+        given = {"endpoint": "tcp://a:1", key: address}
+        events = ", ".join(f"{name}: '{value}'" for name, value in given.items())
+        (problem,) = files.problems(
+            f"backends: [{{url: http://a, kv_events: {{{events}}}}}]"
+        )
+        place = f"config.yaml:1: backends[0].kv_events.{key}: {fault}"
+        assert problem.startswith(place)
+        assert "(allowed: tcp://host:port, ipc://path)" in problem
+
+    def test_addresses_of_kv_events_may_be_of_every_form(self, files: Files) -> None:
+        for text in ("tcp://[::1]:5557", "ipc:///run/kv.sock", "tcp://a.b:65535"):
+            files.load(
+                f"backends: [{{url: http://a, kv_events: {{endpoint: '{text}'}}}}]"
+            )
+
+    @pytest.mark.parametrize(
+        ("pattern", "reason"),
+        [
+            ("Content-Length", "warmroute writes content-length itself"),
+            ("transfer-encoding", "warmroute writes transfer-encoding itself"),
+            ("host", "warmroute writes host itself"),
+            ("connection", "warmroute writes connection itself"),
+            ("content-*", "warmroute writes content-length itself"),
+            ("content-type", "engines read the body by content-type"),
+            ("authorization", "a backend's api_key takes the place of authorization"),
+            ("auth*", "a backend's api_key takes the place of authorization"),
+        ],
+    )
+    def test_what_a_request_needs_is_not_stripped(
+        self, files: Files, pattern: str, reason: str
+    ) -> None:
+        (problem,) = files.problems(f"{MINIMAL}headers: {{strip: ['{pattern}']}}")
+        place = "config.yaml:2: headers.strip[0]"
+        assert problem == f"{place}: '{pattern}' cannot be stripped: {reason}"
+
+    def test_tls_of_a_backend_goes_with_https(self, files: Files) -> None:
+        tls = "tls: {verify: false}"
+        (problem,) = files.problems(f"backends: [{{url: http://a, {tls}}}]")
+        assert problem == (
+            "config.yaml:1: backends[0].tls: 'http://a' is plain HTTP, where tls does "
+            "nothing; write https, or leave tls out"
+        )
+        files.load(f"backends: [{{url: HTTPS://a, {tls}}}]")
+        files.load("backends: [{url: http://b, tls: {verify: true}}]")
+
+    def test_a_backend_of_no_models_is_refused(self, files: Files) -> None:
+        """It looks like none, and would mean all."""
+        (problem,) = files.problems("backends: [{url: http://a, models: []}]")
+        assert problem == (
+            "config.yaml:1: backends[0].models: must not be empty (Models to route "
+            "here; left out, those that the engine lists)"
+        )
+
+    @pytest.mark.parametrize("written", ["{place}", "{{path: {place}}}"])
+    def test_records_go_to_a_file_in_a_folder_that_is_there(
+        self, files: Files, tmp_path: Path, written: str
+    ) -> None:
+        """Else each request would be dropped from the records, for days."""
+        key = "records.path" if "path" in written else "records"
+        for place, fault in (
+            (tmp_path, "is a folder; name a file in it"),
+            (
+                tmp_path / "none" / "r.jsonl",
+                f"cannot be written: no folder '{tmp_path / 'none'}'",
+            ),
+            (
+                files.path / "r.jsonl",
+                f"cannot be written: no folder '{files.path}'",
+            ),
+        ):
+            text = f"{MINIMAL}records: {written.format(place=place)}"
+            with pytest.raises(ConfigError) as caught:
+                files.load(text)
+            problem = f"{files.path}:2: {key}: '{place}' {fault}"
+            assert str(caught.value) == problem
+        for text in ("r.jsonl", "off", "/dev/null"):
+            files.load(f"{MINIMAL}records: {text}")
+
     def test_all_problems_come_at_once_in_the_order_of_the_file(
         self, files: Files
     ) -> None:
@@ -264,7 +359,8 @@ class TestProblems:
         assert line.endswith("use api_key")
 
     def test_duplicate_names_name_both_lines(self, files: Files) -> None:
-        assert files.problems("- http://a\n- http://b\n- http://a/\n") == [
+        named = "- http://a\n- http://b\n- {name: a, url: http://c}\n"
+        assert files.problems(named) == [
             "config.yaml:3: backends[2].name: duplicate name 'a', first given at "
             "config.yaml:1; names must differ"
         ]

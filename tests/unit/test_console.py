@@ -100,13 +100,34 @@ class TestWhy:
                 {"cached_tokens": None},
                 "the engine did not report what it had cached",
             ),
-            ({"tokens": None}, "no engine answered"),
         ],
     )
     def test_says_whether_the_prediction_held(
         self, outcome: dict[str, Any], expected: str
     ) -> None:
         assert sentence(decision(outcome=outcome)).endswith(f"; {expected}")
+
+    @pytest.mark.parametrize(
+        ("outcome", "expected"),
+        [
+            ({"status": 400}, "the engine refused it: 400"),
+            ({"status": 404}, "the engine refused it: 404"),
+            ({"status": 500}, "the engine failed: 500"),
+            ({"status": 302}, "the engine answered 302"),
+            (
+                {"status": 502, "error": "upstream_unreachable"},
+                "no engine gave a whole answer",
+            ),
+            ({"status": 499, "error": "client_gone"}, "its client left first"),
+            ({"status": 499, "error": "client_timeout"}, "its client left first"),
+        ],
+    )
+    def test_tells_a_refusal_of_the_engine_from_no_answer(
+        self, outcome: dict[str, Any], expected: str
+    ) -> None:
+        """Where no token was served, the status and our own code tell why."""
+        unserved = {"cached_tokens": None, "tokens": None, **outcome}
+        assert sentence(decision(outcome=unserved)).endswith(f"; {expected}")
 
     @pytest.mark.parametrize(
         ("changes", "expected"),
@@ -127,6 +148,21 @@ class TestWhy:
             "c would have had to compute 500; expected cost 0.12 s against 0.50 s"
             in (sentence(one))
         )
+
+    def test_one_that_could_not_be_chosen_is_no_rival(self) -> None:
+        """It is up, but does not serve the model, and has no price."""
+        one = decision(candidates=[candidate("a", 0, 0.12), candidate("b", 0, None)])
+        assert "b would have" not in sentence(one)
+        row = explain(one).splitlines()[5]
+        assert row.split()[:5] == ["b", "up", "events", "-", "-"]
+
+    def test_without_prices_only_a_match_proves_that_one_could_be_chosen(self) -> None:
+        rivals = [candidate("b", 0, None), candidate("c", 600, None)]
+        one = decision(candidates=[candidate("a", 1024, None), *rivals])
+        assert "c would have had to compute 500" in sentence(one)
+        idle = decision(candidates=[candidate("a", 0, None), rivals[0]])
+        assert "b would have" not in sentence(idle)
+        assert explain(idle).splitlines()[4].split()[4:6] == ["0", "1,100"]
 
     def test_a_policy_that_prices_nothing_has_no_prices(self) -> None:
         unpriced = [candidate("a", 1024, None), candidate("b", 0, None)]

@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+import subprocess
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -160,3 +161,15 @@ def test_document_is_reachable(name: str) -> None:
     """No page of docs/ is an orphan."""
     others = [text for other, text in DOCS.items() if other != name]
     assert name in " ".join([README, *others])
+
+
+def test_command_blocks_of_the_readme_can_be_pasted() -> None:
+    """A shell reads each as it stands; nothing is left out, or taken from nowhere."""
+    for block in re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE):
+        checked = subprocess.run(["bash", "-n"], input=block, text=True)
+        assert checked.returncode == 0, block
+        assert "..." not in block
+        for name in re.findall(r"\$(\w+)", block):
+            assert f"{name}=" in block, f"{name} is set nowhere:\n{block}"
+        for name in re.findall(r"@([\w.]+)", block):
+            assert f"> {name}" in block, f"{name} is written nowhere:\n{block}"

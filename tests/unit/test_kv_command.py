@@ -62,3 +62,15 @@ def test_an_empty_file_is_bad_usage(
 
 def test_an_empty_prompt_is_bad_usage(capsys: Capture) -> None:
     assert "--prompt: ''" in refusal(capsys, "evict", "--prompt", "")
+
+
+def test_a_file_that_cannot_be_read_is_told_in_words(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Its name once, and no errno."""
+    path = tmp_path / "nope"
+    told = refusal(capsys, "evict", "--file", str(path))
+    assert told == f"--file: {path} cannot be read: no such file or directory\n"
+    path.write_bytes(b"\xff\xfe")
+    told = refusal(capsys, "evict", "--file", str(path))
+    assert told == f"--file: {path} cannot be read: it is no UTF-8 text\n"

@@ -35,6 +35,24 @@ class TestPrefix:
         assert "leave out cache_salt and skip_blocks" in caught.value.message
         assert "hashes name" not in caught.value.message
 
+    @pytest.mark.parametrize(
+        "fields",
+        [{}, {"prompt": None}, {"prompt": "x", "session": "s"}, {"ttl_s": 1}],
+    )
+    def test_every_way_to_name_blocks_is_told(self, fields: dict[str, object]) -> None:
+        """Those of an engine and those of the proxy alike."""
+        with pytest.raises(ClientError) as caught:
+            order("retain", **fields)
+        assert caught.value.message == (
+            "kv retain: blocks must be named in exactly one way (allowed: hashes, "
+            "token_ids, prompt, messages, prefix, session)"
+        )
+
+    def test_a_restore_may_name_a_running_request(self) -> None:
+        assert not order("restore", request_id="r").names_prefix
+        with pytest.raises(ClientError, match="messages, request_id, prefix, session"):
+            order("restore", request_id="r", session="s")
+
     def test_the_verbs_own_fields_are_checked_at_once(self) -> None:
         with pytest.raises(ClientError, match="ttl_s"):
             order("retain", session="alice")

@@ -19,8 +19,10 @@ from unit.trace_rig import PARENT, SAMPLED, TRACE, TREE, FakeHead, play
 from warmroute.policies.errors import ConfigError
 from warmroute.proxy.config.tracing import TracingConfig
 from warmroute.proxy.telemetry import Tracer, span_names
+from warmroute.proxy.telemetry.collector import GRPC, HTTP, Collector
 from warmroute.proxy.telemetry.configured import build_tracer
-from warmroute.proxy.telemetry.export import WatchedExporter
+from warmroute.proxy.telemetry.export import WatchedExporter, open_exporter
+from warmroute.proxy.telemetry.span_batch import Origin, SpanBatch
 
 
 class FakeExporter(SpanExporter):
@@ -216,6 +218,43 @@ class TestExport:
         for _ in range(6):
             exporter.export([])
         assert caplog.messages == ["trace_export_failed", "trace_export_recovered"]
+
+    async def test_the_log_tells_which_collector_failed_and_why(
+        self, receiver: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """By status where it answered, in the system's words where nobody did."""
+        receiver.status = 400
+        tracer = build(receiver.url)
+        assert tracer is not None
+        play(tracer)
+        await tracer.close()
+        (record,) = caplog.records
+        assert (record.__dict__["endpoint"], record.__dict__["reason"]) == (
+            f"{receiver.url}/v1/traces",
+            "status 400",
+        )
+
+    @pytest.mark.parametrize(("protocol", "path"), [(HTTP, "/v1/traces"), (GRPC, "")])
+    async def test_nobody_listening_is_told_in_words_and_without_credentials(
+        self,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+        protocol: str,
+        path: str,
+    ) -> None:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.01")
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:hunter2@127.0.0.1:9"
+        )
+        exporter = WatchedExporter(open_exporter(Collector(None, protocol)))
+        exporter.export(SpanBatch(Origin("1.2.3"), [], 0))
+        exporter.shutdown()
+        (record,) = [one for one in caplog.records if one.name.startswith("warmroute")]
+        facts = record.__dict__
+        assert facts["endpoint"].removeprefix("http://") == f"127.0.0.1:9{path}"
+        assert facts["reason"]
+        assert "hunter2" not in str(facts)
+        assert "Error(" not in facts["reason"]
 
     async def test_a_refusing_collector_fails_no_request(self, receiver: Any) -> None:
         """Spans are lost, and the tracer still closes."""

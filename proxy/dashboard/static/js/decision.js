@@ -37,6 +37,8 @@ export function sentence(record) {
   return `${parts.join("; ")}.`;
 }
 
+const isPriced = (record) => record.candidates.some((one) => one.cost.total_s !== null);
+
 function facts(record) {
   const fact = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
   return el(
@@ -77,7 +79,7 @@ function candidate(one, record, most) {
     cell("Backend", el("b", {}, one.backend), isChosen ? el("small", {}, "chosen") : one.state === "up" ? null : el("small", {}, one.state)),
     cell("View", one.view),
     cell("Cached there", count(gpu), below.length ? el("small", {}, below.join(", ")) : null),
-    cell("Cost", one.cost.total_s === null ? el("small", {}, one.state === "up" ? "not priced" : "not a candidate") : costBar(one.cost, most)),
+    cell("Cost", one.cost.total_s === null ? el("small", {}, one.state !== "up" || isPriced(record) ? "not a candidate" : "not priced") : costBar(one.cost, most)),
     cell("Total", seconds(one.cost.total_s)),
   );
 }
