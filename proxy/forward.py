@@ -164,6 +164,8 @@ class Exchange:
             head, routing.backend, client.peer, len(body), traceparent, routing.rank
         )
         connection.send(self, start, body, bodiless=head.method == b"HEAD")
+        if self._is_paused:
+            connection.pause()
 
     def _retry(self, reason: str, *, may_repeat: bool = False) -> None:
         """Send again where it can be done without doing anything twice."""

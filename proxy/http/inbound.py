@@ -80,6 +80,8 @@ class ClientConnection(asyncio.Protocol):
         """Let *work* answer from here on, in the place of what waited for it."""
         self._work = work
         work.begin()
+        if self._is_choked and self._work is work:
+            work.client_writable(False)
 
     def abort(self) -> None:
         """Cut the connection, so that a truncated answer shows as one."""

@@ -4,10 +4,12 @@ import asyncio
 import resource
 import socket
 
+import pytest
 from conformance.raw_engine import STREAM_HEAD, Request, answer, chunk, event
 from conformance.rig import PATIENCE_S, Client, Rig, StartRig, answer_ok, chat, post
 
 MIB = 1 << 20
+GET = b"GET /x HTTP/1.1\r\nHost: p\r\n\r\n"
 
 
 def _file(size: int):  # type: ignore[no-untyped-def]
@@ -56,13 +58,19 @@ async def test_client_that_stops_reading_after_the_end_is_let_go(
     await rig.until(lambda: not rig.app.port._connections, "the connection let go")
 
 
-async def test_pressure_holds_across_pipelined_requests(start_rig: StartRig) -> None:
-    """The next answer waits until the client has taken the one before it."""
+@pytest.mark.parametrize("last", [GET, post(chat("x" * MIB))], ids=["none", "large"])
+async def test_pressure_holds_across_pipelined_requests(
+    start_rig: StartRig, last: bytes
+) -> None:
+    """The next answer waits until the client has taken the one before it.
+
+    Whatever it waits for itself meanwhile, a connection or a large body's reader.
+    """
     rig = await start_rig(_file(64 * MIB))
     client = await rig.connect()
     client.writer.transport.pause_reading()
     own = b"GET /v1/models HTTP/1.1\r\nHost: p\r\n\r\n"
-    await client.send(own * 20_000 + b"GET /x HTTP/1.1\r\nHost: p\r\n\r\n" * 3)
+    await client.send(own * 20_000 + last * 3)
     await rig.until(lambda: bool(rig.app.port._connections), "accepted")
     (connection,) = rig.app.port._connections
     await rig.until(lambda: connection._is_choked, "the client held to be full")

@@ -230,6 +230,7 @@ async def test_a_backend_that_comes_gets_of_what_waits(start_rig: StartRig) -> N
     clients += [await send(rig, f"w{at}", 3000) for at in range(3)]
     await held(rig, 3)
     await rig.app.fleet.replace(rig.app.fleet.backends["b1"].config)
+    await rig.all_up()
     gates[0].allow(1)
     await rig.until(lambda: len(arrived(rig, 1)) >= 1, "it got one")
     gates[0].allow(20)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.fake_http import FakeClient, FakeLimits, FakePort, single
+from unit.fake_http import FakeClient, FakeLimits, FakePort, FakeWork, single
 
 GET = b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n"
 POST = b"POST /v1/x HTTP/1.1\r\nHost: h\r\n"
@@ -269,6 +269,17 @@ def test_slow_reader_is_told_to_the_work() -> None:
     one.connection.pause_writing()
     one.connection.resume_writing()
     assert one.port.works[0].calls == ["writable False", "writable True"]
+
+
+def test_slow_reader_is_told_to_the_work_that_takes_over() -> None:
+    """What waited for it, a queue or a tokenizer, had nothing to hold back."""
+    one = client(answers_at_once=False)
+    one.send(GET)
+    one.connection.pause_writing()
+    (waiting,) = one.port.works
+    answering = FakeWork(one.port, one.connection, waiting.head, b"")
+    one.connection.hand_over(answering)
+    assert answering.calls == ["writable False"]
 
 
 def test_full_port_answers_503() -> None:
