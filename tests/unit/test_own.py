@@ -12,6 +12,7 @@ class FakeFleet:
     """Serve one model."""
 
     is_ready = True
+    instance_id = "0123"
 
     def models(self) -> list[dict[str, object]]:
         return [{"id": "smol/1"}]
