@@ -1,11 +1,11 @@
 """One span as plain facts, until the end of its request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
+from warmroute.proxy.telemetry.attributes import Attribute
+from warmroute.proxy.telemetry.shared_facts import SharedFacts
 from warmroute.proxy.telemetry.span_names import ERROR_TYPE
-
-Attribute = str | bool | int | float | Sequence[str]
 
 # OTLP's numbers of the kinds of spans.
 INTERNAL: Final = 1
@@ -39,11 +39,13 @@ class Span:
         parent_id: None for the first span of a trace.
         is_remote: Whether the parent is a span of another process.
         error: Its type, when it failed.
+        shared: Attributes that other spans have as well, in groups.
+        own: The other attributes; no name is in both.
     """
 
     __slots__ = (
-        *("attributes", "end_s", "error", "events", "is_remote", "kind", "name"),
-        *("parent_id", "span_id", "start_s", "trace_id"),
+        *("end_s", "error", "events", "is_remote", "kind", "name", "own"),
+        *("parent_id", "shared", "span_id", "start_s", "trace_id"),
     )
 
     def __init__(
@@ -67,18 +69,27 @@ class Span:
         self.start_s = start_s
         self.end_s = end_s
         self.error: str | None = None
-        self.attributes: dict[str, Attribute] = {}
+        self.shared: list[SharedFacts] = []
+        self.own: dict[str, Attribute] = {}
         self.events: list[Event] = []
+
+    @property
+    def attributes(self) -> dict[str, Attribute]:
+        """All attributes, in the order in which they are written."""
+        found: dict[str, Attribute] = {}
+        for shared in self.shared:
+            found.update(shared.attributes)
+        return {**found, **self.own}
 
     def fail(self, error_type: str) -> None:
         """Mark the span as an error of *error_type*."""
         self.error = error_type
-        self.attributes[ERROR_TYPE] = error_type
+        self.own[ERROR_TYPE] = error_type
 
     def add(self, key: str, value: Attribute | None) -> None:
         """Set an attribute whose value is known."""
         if value is not None:
-            self.attributes[key] = value
+            self.own[key] = value
 
     def note(self, name: str, at_s: float, attributes: Mapping[str, Attribute]) -> None:
         """Add an event."""

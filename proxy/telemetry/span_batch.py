@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 
-from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER, Attribute
-from warmroute.proxy.telemetry.span_message import field
+from warmroute.proxy.telemetry.attributes import Attribute, field
+from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER
 
 _NOBODY = SpanContext(1, 1, False)
 _KINDS = {

@@ -7,16 +7,18 @@ from itertools import pairwise
 from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.telemetry import span_names as names
 from warmroute.proxy.telemetry.answer_facts import read_answer
+from warmroute.proxy.telemetry.attributes import Attribute
 from warmroute.proxy.telemetry.request_facts import input_messages, sampling_facts
 from warmroute.proxy.telemetry.request_trace import Attempt, RequestTrace
-from warmroute.proxy.telemetry.span import (
-    CLIENT,
-    INTERNAL,
-    SERVER,
-    Attribute,
-    Event,
-    Span,
+from warmroute.proxy.telemetry.shared_facts import (
+    SharedFacts,
+    facts_of_answer,
+    facts_of_backend,
+    facts_of_choice,
+    facts_of_prompt,
+    facts_of_request,
 )
+from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER, Event, Span
 from warmroute.proxy.telemetry.unusual import is_failure
 
 _MAX_TEXT = 256
@@ -32,14 +34,16 @@ class SpanTree:
         prompts: Whether the text of prompts goes into the spans.
     """
 
-    __slots__ = ("_facts", "prompts")
+    __slots__ = ("_listener", "prompts")
 
     def __init__(self, scheme: str, host: str, port: int, *, prompts: bool) -> None:
-        self._facts: dict[str, Attribute] = {
-            names.URL_SCHEME: scheme,
-            names.SERVER_ADDRESS: host,
-            names.SERVER_PORT: port,
-        }
+        self._listener = SharedFacts(
+            {
+                names.URL_SCHEME: scheme,
+                names.SERVER_ADDRESS: host,
+                names.SERVER_PORT: port,
+            }
+        )
         self.prompts = prompts
 
     def __repr__(self) -> str:
@@ -50,7 +54,7 @@ class SpanTree:
         server = self._server(trace, sampled_by)
         found = [server]
         if trace.decision is not None:
-            server.attributes[names.REQUEST_ID] = trace.decision.request_id
+            server.own[names.REQUEST_ID] = trace.decision.request_id
             found.append(_route(trace, trace.decision, server))
         attempts = trace.attempts
         found += [self._client(trace, attempt, server) for attempt in attempts]
@@ -77,19 +81,9 @@ class SpanTree:
             trace.end_s or trace.start_s,
             is_remote=parent is not None,
         )
-        span.attributes = {
-            names.HTTP_METHOD: method,
-            names.URL_PATH: head.path[:_MAX_TEXT],
-            **self._facts,
-            names.PROTOCOL_VERSION: head.version,
-            names.HTTP_STATUS: trace.status,
-            names.SAMPLED_BY: sampled_by,
-        }
-        if is_known:
-            span.attributes[names.HTTP_ROUTE] = head.path
-        if verb != method:
-            span.attributes[names.HTTP_METHOD] = "_OTHER"
-            span.attributes[names.HTTP_METHOD_ORIGINAL] = method[:_MAX_TEXT]
+        path, method = head.path[:_MAX_TEXT], method[:_MAX_TEXT]
+        asked = facts_of_request(method, path, head.version, trace.status, sampled_by)
+        span.shared = [self._listener, asked]
         span.add(names.CLIENT_ADDRESS, trace.peer.decode("latin-1") or None)
         agent = head.fields.get(b"user-agent", b"")[:_MAX_TEXT]
         span.add(names.USER_AGENT, agent.decode("latin-1") or None)
@@ -113,22 +107,17 @@ class SpanTree:
             attempt.start_s,
             (trace.end_s if is_last else attempt.end_s) or attempt.start_s,
         )
-        span.attributes = {
-            names.OPERATION: operation,
-            names.PROVIDER: backend.engine,
-            names.REQUEST_STREAM: prompt.stream,
-            names.SERVER_ADDRESS: backend.host,
-            names.SERVER_PORT: backend.port,
-            names.BACKEND: backend.name,
-        }
-        span.add(names.REQUEST_MODEL, model)
+        span.shared = [
+            facts_of_backend(backend.name, backend.engine, backend.host, backend.port),
+            facts_of_prompt(operation, model, prompt.stream),
+        ]
         span.add(names.REQUEST_MAX_TOKENS, prompt.max_tokens)
         span.add(names.CONVERSATION, attempt.session and attempt.session[:_MAX_TEXT])
-        span.attributes.update(sampling_facts(trace.body))
+        span.own.update(sampling_facts(trace.body))
         if self.prompts:
             span.add(names.INPUT_MESSAGES, input_messages(trace.body))
         if attempt.number > 1:
-            span.attributes[names.HTTP_RESEND] = attempt.number - 1
+            span.own[names.HTTP_RESEND] = attempt.number - 1
         _note(attempt, span, attempt.degraded() if is_last else None)
         if is_last:
             _finish(trace, span)
@@ -153,25 +142,26 @@ def _route(trace: RequestTrace, decision: Decision, server: Span) -> Span:
         trace.routed_s,
     )
     roster, matched = decision.roster, decision.matched
-    span.attributes = {
-        names.POLICY: decision.policy,
-        names.CANDIDATES: len(roster.routable),
-        names.BACKEND: roster.candidates[index],
-        names.REASON: trace.reason,
-        names.GRADE: decision.grade,
-        names.VIEW: roster.views[roster.routable[index]],
-    }
-    span.add(names.RANK, roster.ranks[index])
+    chosen = facts_of_choice(
+        decision.policy,
+        len(roster.routable),
+        roster.candidates[index],
+        roster.ranks[index],
+        trace.reason,
+        decision.grade,
+        roster.views[roster.routable[index]],
+    )
+    span.shared = [chosen]
     span.add(names.QUEUED_S, decision.queued_s)
     costs = decision.costs
     if costs is not None:
-        span.attributes[names.SCORE] = costs[index][3]
+        span.own[names.SCORE] = costs[index][3]
     block_size = trace.block_size
     if block_size:
-        span.attributes[names.BLOCK_SIZE] = block_size
-        span.attributes[names.PROMPT_BLOCKS] = trace.prompt_tokens // block_size
-        span.attributes[names.MATCHED_BLOCKS] = matched[index] // block_size
-        span.attributes[names.BEST_MATCHED_BLOCKS] = max(matched) // block_size
+        span.own[names.BLOCK_SIZE] = block_size
+        span.own[names.PROMPT_BLOCKS] = trace.prompt_tokens // block_size
+        span.own[names.MATCHED_BLOCKS] = matched[index] // block_size
+        span.own[names.BEST_MATCHED_BLOCKS] = max(matched) // block_size
     best = max(range(len(matched)), key=matched.__getitem__)
     if matched[best] > matched[index]:
         facts: dict[str, Attribute] = {
@@ -196,7 +186,7 @@ def _retries(attempts: Sequence[Attempt]) -> Iterator[Event]:
 def _note(attempt: Attempt, span: Span, degraded: tuple[str, float] | None) -> None:
     """Add what happened under way: the first token, and a view that was wrong."""
     if attempt.first_token_s is not None:
-        span.attributes[names.FIRST_CHUNK_S] = attempt.first_token_s - attempt.start_s
+        span.own[names.FIRST_CHUNK_S] = attempt.first_token_s - attempt.start_s
         span.note(names.FIRST_CHUNK_EVENT, attempt.first_token_s, {})
     if degraded is not None:
         facts: dict[str, Attribute] = {
@@ -209,14 +199,12 @@ def _note(attempt: Attempt, span: Span, degraded: tuple[str, float] | None) -> N
 
 def _finish(trace: RequestTrace, span: Span) -> None:
     status, error_type, usage = trace.status, trace.error_type, trace.usage
-    span.attributes[names.HTTP_STATUS] = status
     if status >= 400 or error_type is not None:
         span.fail(error_type or str(status))
+    answer = read_answer(b"" if usage is None else usage.ending)
+    span.shared.append(facts_of_answer(status, answer.model, answer.finish_reasons))
     if usage is not None:
-        answer = read_answer(usage.ending)
         span.add(names.RESPONSE_ID, usage.answer_id)
-        span.add(names.RESPONSE_MODEL, answer.model)
-        span.add(names.FINISH_REASONS, answer.finish_reasons or None)
     decision = trace.decision
     if decision is not None and decision.classes is not None:
         _count(decision, span)
@@ -224,9 +212,9 @@ def _finish(trace: RequestTrace, span: Span) -> None:
 
 def _count(decision: Decision, span: Span) -> None:
     predicted, cached = decision.predicted_tokens, decision.cached_tokens
-    span.attributes[names.INPUT_TOKENS] = decision.prompt_tokens
-    span.attributes[names.PREDICTED_TOKENS] = predicted
+    span.own[names.INPUT_TOKENS] = decision.prompt_tokens
+    span.own[names.PREDICTED_TOKENS] = predicted
     span.add(names.OUTPUT_TOKENS, decision.output_tokens)
     span.add(names.CACHED_TOKENS, cached)
     if cached is not None:
-        span.attributes[names.PREDICTION_ERROR] = predicted - cached
+        span.own[names.PREDICTION_ERROR] = predicted - cached

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 from unit.trace_rig import SAMPLED, TREE, FakeHead, fake_tracer, play
 
+from warmroute.proxy.telemetry.attributes import field, varint
 from warmroute.proxy.telemetry.collector import GRPC, HTTP, Collector
 from warmroute.proxy.telemetry.export import (
     KeptTrace,
@@ -25,9 +26,10 @@ from warmroute.proxy.telemetry.export import (
     TracePoster,
     open_exporter,
 )
+from warmroute.proxy.telemetry.shared_facts import SharedFacts
 from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER, Span
 from warmroute.proxy.telemetry.span_batch import Origin, SpanBatch
-from warmroute.proxy.telemetry.span_message import field, varint, write_span
+from warmroute.proxy.telemetry.span_message import write_span
 from warmroute.proxy.telemetry.span_names import UNIQUE
 
 ORIGIN = Origin("1.2.3")
@@ -71,7 +73,9 @@ def spans(draw: st.DrawFn) -> Span:
         draw(seconds),
         is_remote=parent_id is not None and draw(st.booleans()),
     )
-    span.attributes = draw(attributes)
+    own = draw(attributes)
+    shared = {f"shared.{key}": value for key, value in draw(attributes).items()}
+    span.own, span.shared = own, [SharedFacts(shared)]
     span.error = draw(st.none() | st.sampled_from(["503", "upstream_lost"]))
     for name in draw(st.lists(st.sampled_from(["retry", "token"]), max_size=2)):
         span.note(name, draw(seconds), draw(attributes))
@@ -122,7 +126,7 @@ def batch_of(*several: Span) -> SpanBatch:
 
 def span_with(**facts: Any) -> Span:
     span = Span("s", CLIENT, b"t" * 16, b"s" * 8, None, 1.0, 2.0)
-    span.attributes = facts
+    span.own = facts
     return span
 
 
