@@ -22,11 +22,12 @@ class Workload:
     chunks: int = 0  # content chunks of a streamed answer; 0: one JSON object
     every_ms: int = 0
     ramp_us: int = 0  # between the first requests of two connections
+    requests: int = 0  # to send, however long it takes; 0: until the time is over
 
     @property
     def max_requests(self) -> int:
-        """One request a connection when streaming, no limit otherwise."""
-        return self.connections if self.chunks else 0
+        """One request a connection when streaming, no limit unless one is given."""
+        return self.connections if self.chunks else self.requests
 
     def shortened(self, seconds: float) -> "Workload":
         """Return the same traffic for about *seconds*."""

@@ -63,6 +63,14 @@ class ProcessTree:
                 total += int(path.read_text().split()[0])
         return total
 
+    def thread_ns(self) -> dict[int, int]:
+        """Return the CPU time of each living thread of the root, in nanoseconds."""
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        return {
+            int(path.parent.name): int(path.read_text().split()[0])
+            for path in tasks.glob("*/schedstat")
+        }
+
     def rss_mib(self) -> float:
         """Return the resident memory of the tree, in MiB."""
         pages = sum(

@@ -1,46 +1,51 @@
 """Print what tracing adds to the CPU time of a whole request of 1 KB.
 
-Run: python tests/bench/tracing/whole_request.py [--rounds N] [--seconds S]
+Run: python tests/bench/tracing/whole_request.py [--rounds N] [--requests N]
 
 Real sockets, the mock engines and the load of tests/bench/overhead, and a collector in
 another process. warmroute is that of --python: .venv-compiled when `make` made it.
 """
 
 import argparse
-import os
+import math
 import random
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
+from multiprocessing.connection import Client
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "onlookers"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "overhead"))
 
 from bodies import WORKLOADS
-from cost import interval
 from peers import PROXIES, Site
-from process_tree import ProcessTree
 from run import COMPILED, Bench, cores, describe, free_port, start_proxy, stop
+from switched_proxy import FLUSH
+
+Costs = dict[str, list[float]]
 
 ALLOWED = 1.10
 SPANS_A_TRACE = 3
-SHARES: dict[str, float | None] = {"off": None, "0 %": 0.0, "5 %": 0.05, "100 %": 1.0}
+WARM_UP = 3  # rounds that are not counted
+SHARES: dict[str, float | None] = {
+    "off": None,
+    "off again": None,
+    "0 %": 0.0,
+    "5 %": 0.05,
+    "100 %": 1.0,
+}
+HERE = Path(__file__).parent
 # The mock engines know nothing of what was evicted: the truth loop's mispredictions are
 # none, and to keep them would be more than the share.
 TRACING = """\
-tracing: {{endpoint: "{url}", sample: {share}, mispredicted_tokens: 1000000}}
+tracing: {{endpoint: "{url}", mispredicted_tokens: 1000000}}
 """
-# What waits is sent this soon, to be weighed with the requests that it tells of. Under
-# load a batch is full sooner anyhow.
-DELAY_S = 0.5
 
 
 class Collector:
@@ -48,7 +53,7 @@ class Collector:
 
     def __init__(self, stack: ExitStack) -> None:
         process = subprocess.Popen(
-            [sys.executable, Path(__file__).parent / "collector.py"],
+            [sys.executable, HERE / "collector.py"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -63,106 +68,132 @@ class Collector:
             return int(answer.read())
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One run of the load through one variant."""
+class Proxy:
+    """One warmroute that is switched from one share of sampling to another.
 
-    cpu_us: float  # of all threads of the proxy, a request
-    requests: int
-    traces: int  # that reached the collector
-    faults: int  # errors, losses and duplicates
-
-
-class Fleet:
-    """A warmroute without tracing, and one for each share of sampling."""
+    Attributes:
+        faults: Errors, losses and duplicates so far.
+    """
 
     def __init__(
-        self,
-        bench: Bench,
-        collector: Collector,
-        python: Path,
-        core: int | None,
-        stack: ExitStack,
+        self, bench: Bench, url: str, python: Path, core: int | None, stack: ExitStack
     ) -> None:
         self._bench = bench
-        self._collector = collector
-        self._workload = WORKLOADS[0]
-        self._running: dict[str, tuple[ProcessTree, int]] = {}
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for number, (name, share) in enumerate(SHARES.items()):
-            PROXIES[name] = _traced(share, collector.url)
-            ports = free_port(), free_port()
-            site = Site(folder / str(number), *ports, bench.engine_ports, python)
-            self._running[name] = start_proxy(name, bench, site, core, stack)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "proxy"
+        PROXIES["switched"] = _switched(url)
+        site = Site(folder, free_port(), free_port(), bench.engine_ports, python)
+        self._tree, self._port = start_proxy("switched", bench, site, core, stack)
+        self._control = stack.enter_context(Client(str(folder / "control")))
+        self._exporters = {name: self._switch(name) for name in SHARES}
+        self.faults = 0
 
-    def turn(self, name: str, seconds: float) -> Turn:
-        """Send the load through a variant, and wait for its export."""
-        tree, port = self._running[name]
-        spans, cpu_ns = self._collector.num_spans(), tree.cpu_ns()
-        workload = self._workload.shortened(seconds)
-        sample = self._bench.measure(name, port, None, workload)
-        time.sleep(3 * DELAY_S)
-        cpu_ns = tree.cpu_ns() - cpu_ns
-        return Turn(
-            cpu_us=cpu_ns / 1000 / max(sample.units, 1),
-            requests=sample.units,
-            traces=(self._collector.num_spans() - spans) // SPANS_A_TRACE,
-            faults=sample.errors + sample.lost + sample.twice,
-        )
+    def turn(self, name: str, requests: int) -> float:
+        """Send some requests; return the CPU us of one, but for the exporters'."""
+        self._switch(name)
+        before = self._serving_ns()
+        workload = replace(WORKLOADS[0], seconds=60.0, requests=requests)
+        sample = self._bench.measure(name, self._port, None, workload)
+        self.faults += sample.errors + sample.lost + sample.twice
+        return (self._serving_ns() - before) / 1000 / requests
+
+    def export_us(self) -> dict[str, float]:
+        """Return the CPU time that the export of each share has taken so far."""
+        spent_ns = self._tree.thread_ns()
+        return {
+            name: 0.0 if thread is None else spent_ns[thread] / 1000
+            for name, thread in self._exporters.items()
+        }
+
+    def flush(self) -> None:
+        """Send what waits for a full batch."""
+        self._control.send(FLUSH)
+        self._control.recv()
+
+    def _serving_ns(self) -> int:
+        exporters = self._exporters.values()
+        spent_ns = self._tree.thread_ns().items()
+        return sum(ns for thread, ns in spent_ns if thread not in exporters)
+
+    def _switch(self, name: str) -> int | None:
+        self._control.send(SHARES[name])
+        thread: int | None = self._control.recv()
+        return thread
 
 
-def _traced(share: float | None, url: str) -> Callable[[Site], list[str]]:
+def _switched(url: str) -> Callable[[Site], list[str]]:
     plain = PROXIES["warmroute"]
 
     def command(site: Site) -> list[str]:
-        started = plain(site)
-        if share is not None:
-            with (site.folder / "warmroute.yaml").open("a") as config:
-                config.write(TRACING.format(url=url, share=share))
-        return started
+        plain(site)
+        config = site.folder / "warmroute.yaml"
+        with config.open("a") as file:
+            file.write(TRACING.format(url=url))
+        program = HERE / "switched_proxy.py"
+        return [str(site.python), *map(str, (program, config, site.folder / "control"))]
 
     return command
 
 
-def measure(fleet: Fleet, rounds: int, seconds: float) -> dict[str, list[Turn]]:
-    """Return turns by variant, one a round, in an order drawn for each round."""
-    turns: dict[str, list[Turn]] = {name: [] for name in SHARES}
-    for name in SHARES:  # warm-up, not counted
-        fleet.turn(name, min(seconds, 0.5))
-    for number in range(rounds):
-        print(f"round {number + 1} of {rounds}", file=sys.stderr)
+def measure(proxy: Proxy, rounds: int, requests: int) -> Costs:
+    """Return the CPU us a request by share, one a round, in an order drawn for each.
+
+    The export comes in lumps, in whatever turn is on when a batch is full: its threads
+    are weighed over the whole run, and each share's turns bear their part of its own.
+    """
+    costs: Costs = {name: [] for name in SHARES}
+    exported = proxy.export_us()
+    for number in range(-WARM_UP, rounds):
+        if number == 0:
+            exported = proxy.export_us()
         for name in random.Random(number).sample([*SHARES], len(SHARES)):
-            turns[name].append(fleet.turn(name, seconds))
-    return turns
+            cost = proxy.turn(name, requests)
+            if number >= 0:
+                costs[name].append(cost)
+    for name, until_us in proxy.export_us().items():
+        lump_us = (until_us - exported[name]) / (rounds * requests)
+        costs[name] = [cost + lump_us for cost in costs[name]]
+    return costs
 
 
-def report(turns: dict[str, list[Turn]]) -> int:
+def ratio(costs: Costs, name: str, base: Sequence[str]) -> tuple[float, float, float]:
+    """Return what *name* costs by *base*, with its 95 % interval, rounds drawn anew."""
+    logs = [
+        math.log(cost) - fmean(math.log(costs[off][at]) for off in base)
+        for at, cost in enumerate(costs[name])
+    ]
+    draw = random.Random(1)
+    drawn = sorted(_middle(draw.choices(logs, k=len(logs))) for _ in range(2000))
+    return math.exp(_middle(logs)), math.exp(drawn[50]), math.exp(drawn[-51])
+
+
+def _middle(values: Sequence[float]) -> float:
+    """Return the mean without the lowest and the highest tenth."""
+    cut = len(values) // 10
+    return fmean(sorted(values)[cut : len(values) - cut])
+
+
+def report(costs: Costs, kept: float, faults: int) -> int:
     """Print cost and ratios; return 1 where 5 % costs too much, or much was lost."""
-    base = [turn.cpu_us for turn in turns["off"]]
-    print(f"off    {median(base):.1f} us a request")
-    for name, some in turns.items():
-        if name == "off":
-            continue
-        costs = [turn.cpu_us for turn in some]
-        ratios = [one / off for one, off in zip(costs, base, strict=True)]
-        middle, low, high = interval(ratios)
-        more = median(one - off for one, off in zip(costs, base, strict=True))
-        kept = sum(turn.traces for turn in some) / sum(turn.requests for turn in some)
-        print(
-            f"{name:6} x {middle:.3f} ({low:.3f} to {high:.3f}), +{more:.2f} us;"
-            f" {kept:.2%} of the requests reached the collector"
-        )
-    faults = sum(turn.faults for some in turns.values() for turn in some)
+    off_us = _middle([*costs["off"], *costs["off again"]])
+    print(f"off       {off_us:.1f} us a request")
+    five = math.inf
+    for name in [*SHARES][1:]:
+        base = ["off"] if name == "off again" else ["off", "off again"]
+        middle, low, high = ratio(costs, name, base)
+        more_us = (middle - 1) * off_us
+        print(f"{name:9} x {middle:.3f} ({low:.3f} to {high:.3f}), {more_us:+.2f} us")
+        if name == "5 %":
+            five = middle
+    print(f"{kept:.1%} of the traces reached the collector")
     print(f"{faults} errors, losses and duplicates")
-    five = [turn.cpu_us / off for turn, off in zip(turns["5 %"], base, strict=True)]
-    return 0 if median(five) <= ALLOWED and not faults else 1
+    return 0 if five <= ALLOWED and not faults else 1
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=2.0, help="a turn's length")
+    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--requests", type=int, default=500, help="of a turn")
     parser.add_argument(
         "--python",
         type=Path,
@@ -176,16 +207,19 @@ def main() -> int:
     """Run the bench."""
     options = parse()
     signal.signal(signal.SIGTERM, stop)
-    os.environ["OTEL_BSP_SCHEDULE_DELAY"] = str(round(DELAY_S * 1000))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         load_core, proxy_core = cores()
         bench = Bench(folder, stack, load_core)
         collector = Collector(stack)
-        fleet = Fleet(bench, collector, options.python, proxy_core, stack)
-        turns = measure(fleet, options.rounds, options.seconds)
+        proxy = Proxy(bench, collector.url, options.python, proxy_core, stack)
+        costs = measure(proxy, options.rounds, options.requests)
+        proxy.flush()
+        traces = collector.num_spans() / SPANS_A_TRACE
     print(f"warmroute: {describe(options.python)}")
-    return report(turns)
+    num_turns = options.requests * (options.rounds + WARM_UP)
+    kept = traces / num_turns / sum(share or 0.0 for share in SHARES.values())
+    return report(costs, kept, proxy.faults)
 
 
 if __name__ == "__main__":
