@@ -44,11 +44,13 @@ class Forwarding:
             traceparent: Goes in place of the client's, where given.
             rank: The data-parallel rank that was chosen; in place of the client's.
         """
-        key = (self, backend, traceparent is None, rank)
+        # A client that sent none has nothing to replace: one start serves all.
+        is_replaced = traceparent is not None and b"traceparent" in head.fields
+        key = (self, backend, is_replaced, rank)
         start = head.starts.get(key)
         if start is None:
             start = head.starts[key] = self._start(
-                head, backend, peer, traceparent is not None, rank
+                head, backend, peer, is_replaced, rank
             )
         if traceparent is not None:
             start = b"%btraceparent: %b\r\n" % (start, traceparent)
@@ -65,7 +67,7 @@ class Forwarding:
         head: RequestHead,
         backend: Backend,
         peer: bytes,
-        is_traced: bool,
+        is_replaced: bool,
         rank: int | None,
     ) -> bytes:
         fields = head.fields
@@ -85,15 +87,15 @@ class Forwarding:
             head.target,
             backend.host_header,
             credentials,
-            self._passing(head, is_traced, rank),
+            self._passing(head, is_replaced, rank),
             b"%b, %b" % (before, peer) if before else peer,
             fields.get(b"x-forwarded-proto", self._scheme),
             fields.get(b"x-forwarded-host", host),
         )
 
-    def _passing(self, head: RequestHead, is_traced: bool, rank: int | None) -> bytes:
+    def _passing(self, head: RequestHead, is_replaced: bool, rank: int | None) -> bytes:
         names, ours = self._names, b""
-        if is_traced:
+        if is_replaced:
             names = names | _TRACEPARENT
         if rank is not None:
             names = names | _RANK

@@ -151,6 +151,16 @@ def test_own_traceparent_takes_the_place_of_the_clients() -> None:
     assert values(ours, b"traceparent") == [b"00-ours"]
 
 
+def test_a_sampled_request_starts_as_the_others_of_its_connection() -> None:
+    """Where the client sends no traceparent, ours is added to what was rendered."""
+    head = RequestHead(b"POST", b"/v1/x", "1.1", [(b"Host", b"p")])
+    to, forwarding = backend("http://one:1"), Forwarding(STRIP, b"http")
+    bare = forwarding.head_for(head, to, PEER, 1, None)
+    traced = forwarding.head_for(head, to, PEER, 1, b"00-ours")
+    assert len(head.starts) == 1
+    assert traced.replace(b"traceparent: 00-ours\r\n", b"") == bare
+
+
 def test_one_head_is_rendered_right_for_each_use() -> None:
     """Retries, repeats and traces of one head do not mix."""
     head = RequestHead(
