@@ -19,10 +19,13 @@ _FALSE: Final = b"\x10\x00"
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _MAX_REMEMBERED: Final = 128  # characters
+_MAX_HEAD: Final = 48  # bytes of a value: any number, and most ids
 
 _LAST = [bytes((low,)) for low in range(128)]
 _MORE = [bytes((low | 128,)) for low in range(128)]
 _pack_double = Struct("<cd").pack
+# By key and by size of the value, for the keys that we give attributes: they are few.
+_heads: dict[str, list[bytes]] = {}
 
 
 def varint(number: int) -> bytes:
@@ -84,11 +87,16 @@ def _number(number: int) -> bytes:
 
 def _pair(key: str, value: bytes) -> bytes:
     """Write a key with its value, without a tag."""
-    return _key(key, len(value)) + value
+    size = len(value)
+    if size >= _MAX_HEAD:
+        return _head(key, size) + value
+    heads = _heads.get(key)
+    if heads is None:
+        heads = _heads[key] = [_head(key, size) for size in range(_MAX_HEAD)]
+    return heads[size] + value
 
 
-@lru_cache(maxsize=512)
-def _key(key: str, value_bytes: int) -> bytes:
+def _head(key: str, value_bytes: int) -> bytes:
     """Write all of a pair that comes before its value."""
     head = field(b"\x0a", utf8(key)) + b"\x12" + varint(value_bytes)
     return varint(len(head) + value_bytes) + head

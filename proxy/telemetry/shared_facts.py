@@ -1,8 +1,8 @@
 """Facts that many spans have in common, written once for all of them.
 
-Two thirds of what a trace tells was told by earlier ones: who listens, which backend,
-which model. Each function here remembers the groups of such facts that it made, the
-latest ones, so that a span takes a whole group as bytes.
+More than half of what a trace tells was told by earlier ones: who listens, which
+backend, which model. Each function here remembers the latest groups of such facts that
+it made, so that a span takes a whole group as bytes.
 """
 
 from collections.abc import Mapping

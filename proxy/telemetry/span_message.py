@@ -4,7 +4,6 @@ It is written when its request ends. What it tells lies in the processor's cache
 a batch that is written later has to fetch all of it from memory again.
 """
 
-from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -15,6 +14,7 @@ from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER, Event, Span
 _SPAN: Final = b"\x12"
 _EVENT: Final = b"\x5a"
 _EVENT_ATTRIBUTE: Final = b"\x1a"
+_UNSET: Final = b"\x7a\x00"  # a status that says nothing
 _KINDS: Final = {INTERNAL: b"\x30\x01", SERVER: b"\x30\x02", CLIENT: b"\x30\x03"}
 _REMOTE: Final = b"\x85\x01\x00\x03\x00\x00"
 _NOT_REMOTE: Final = b"\x85\x01\x00\x01\x00\x00"
@@ -56,8 +56,7 @@ def _event(event: Event, offset_ns: int) -> bytes:
     return head + write_attributes(_EVENT_ATTRIBUTE, event.attributes)
 
 
-@lru_cache(maxsize=64)
 def _status(error: str | None) -> bytes:
     if error is None:
-        return field(b"\x7a", b"")
+        return _UNSET
     return field(b"\x7a", field(b"\x12", utf8(error)) + b"\x18\x02")

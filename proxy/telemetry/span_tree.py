@@ -153,6 +153,7 @@ def _route(trace: RequestTrace, decision: Decision, server: Span) -> Span:
     )
     span.shared = [chosen]
     span.add(names.QUEUED_S, decision.queued_s)
+    most = max(matched)
     costs = decision.costs
     if costs is not None:
         span.own[names.SCORE] = costs[index][3]
@@ -161,13 +162,12 @@ def _route(trace: RequestTrace, decision: Decision, server: Span) -> Span:
         span.own[names.BLOCK_SIZE] = block_size
         span.own[names.PROMPT_BLOCKS] = trace.prompt_tokens // block_size
         span.own[names.MATCHED_BLOCKS] = matched[index] // block_size
-        span.own[names.BEST_MATCHED_BLOCKS] = max(matched) // block_size
-    best = max(range(len(matched)), key=matched.__getitem__)
-    if matched[best] > matched[index]:
+        span.own[names.BEST_MATCHED_BLOCKS] = most // block_size
+    if most > matched[index]:
         facts: dict[str, Attribute] = {
             names.MATCHED_TOKENS: matched[index],
-            names.BEST_MATCHED_TOKENS: matched[best],
-            names.BEST_BACKEND: roster.candidates[best],
+            names.BEST_MATCHED_TOKENS: most,
+            names.BEST_BACKEND: roster.candidates[matched.index(most)],
         }
         span.note(names.SPILL_OVER_EVENT, trace.routed_s, facts)
     return span
