@@ -25,7 +25,7 @@ class Costs(Sequence[Cost]):
     """The costs of all candidates as one flat run, four numbers each.
 
     Cheaper to make and to keep than a list of tuples, which a policy may give as
-    well. Reading is O(candidates), whatever is read: it happens when somebody asks.
+    well. The tuples are made when somebody asks, only those that are asked for.
     """
 
     __slots__ = ("flat",)
@@ -48,7 +48,11 @@ class Costs(Sequence[Cost]):
     @overload
     def __getitem__(self, index: slice) -> list[Cost]: ...
     def __getitem__(self, index: int | slice) -> Cost | list[Cost]:
-        return list(self)[index]
+        if isinstance(index, slice):
+            return list(self)[index]
+        at = 4 * range(len(self))[index]
+        wait_s, miss_s, decode_s, total_s = self.flat[at : at + 4]
+        return wait_s, miss_s, decode_s, total_s
 
 
 @dataclass(slots=True, eq=False)
