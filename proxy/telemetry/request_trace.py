@@ -83,7 +83,7 @@ class RequestTrace:
     """Marks of one request, on the caller's monotonic clock, in seconds.
 
     Nothing here does I/O, and a trace that is never ended is never exported. It holds
-    what the request holds, and for no longer.
+    what the request holds.
 
     Attributes:
         trace_id: Its trace, when it was sampled from the start; else None.
@@ -101,12 +101,15 @@ class RequestTrace:
         error_type: Our stable code, when the request failed.
         usage: What the engine reported.
         body: The body as the engine got it.
+        degraded: Source and discount of the last attempt's view, if they had fallen
+            by the end; known of a trace that is kept.
     """
 
     __slots__ = (
-        *("_tracer", "block_size", "body", "decision", "end_s", "error_type", "head"),
-        *("index", "last", "lost", "parent", "peer", "prompt_tokens", "reason"),
-        *("routed_s", "routing_s", "start_s", "status", "trace_id", "usage"),
+        *("_tracer", "block_size", "body", "decision", "degraded", "end_s"),
+        *("error_type", "head", "index", "last", "lost", "parent", "peer"),
+        *("prompt_tokens", "reason", "routed_s", "routing_s", "start_s", "status"),
+        *("trace_id", "usage"),
     )
 
     def __init__(
@@ -137,6 +140,7 @@ class RequestTrace:
         self.error_type: str | None = None
         self.usage: Usage | None = None
         self.body = b""
+        self.degraded: tuple[str, float] | None = None
 
     def route(
         self,
@@ -207,6 +211,11 @@ class RequestTrace:
         self.usage = usage
         self.body = body
         self._tracer.ended(self)
+
+    def settle(self) -> None:
+        """Note what lives on, as it is at the end of the request."""
+        if self.last is not None:
+            self.degraded = self.last.degraded()
 
     @property
     def attempts(self) -> Sequence[Attempt]:

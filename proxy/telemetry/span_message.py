@@ -1,8 +1,4 @@
-"""A span as OTLP has it: protobuf, written in one pass.
-
-It is written when its request ends. What it tells lies in the processor's caches then;
-a batch that is written later has to fetch all of it from memory again.
-"""
+"""A span as OTLP has it: protobuf, written in one pass."""
 
 from struct import Struct
 from typing import Final

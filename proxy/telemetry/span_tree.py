@@ -118,7 +118,7 @@ class SpanTree:
             span.add(names.INPUT_MESSAGES, input_messages(trace.body))
         if attempt.number > 1:
             span.own[names.HTTP_RESEND] = attempt.number - 1
-        _note(attempt, span, attempt.degraded() if is_last else None)
+        _note(attempt, span, trace.degraded if is_last else None)
         if is_last:
             _finish(trace, span)
         else:

@@ -47,7 +47,7 @@ class SpanSink(Protocol):
         """Queue a trace; drops one when the queue is full, never blocks or raises.
 
         Args:
-            trace: Not held any longer than the call.
+            trace: Ended: nothing of it changes any more.
             kept: Why it is kept.
             wall_offset_ns: Turns its times into Unix time.
         """
@@ -112,6 +112,7 @@ class Tracer:
         """Keep an ended trace, or drop it."""
         kept = self._reason(trace)
         if kept is not None:
+            trace.settle()
             offset_ns = self._wall_ns() - round(self._clock() * 1e9)
             self._sink.write(trace, kept, offset_ns)
 

@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
-from unit.trace_rig import SAMPLED, TREE, FakeHead, fake_tracer, play
+from unit.trace_rig import BODY, SAMPLED, TREE, FakeHead, fake_tracer, play
 
 from warmroute.proxy.telemetry.attributes import field, varint
 from warmroute.proxy.telemetry.collector import GRPC, HTTP, Collector
@@ -136,7 +136,9 @@ def kept_trace(messages: str | None = None) -> KeptTrace:
     play(tracer)
     told = sink.traces[0]
     told[-1].add("gen_ai.input.messages", messages)
-    return KeptTrace(b"".join([write_span(span, NOW_NS) for span in told]), len(told))
+    kept = KeptTrace(lambda: [write_span(span, NOW_NS) for span in told])
+    kept.settle()
+    return kept
 
 
 @given(st.lists(spans(), min_size=1, max_size=8))
@@ -247,16 +249,43 @@ def test_posts_are_bounded(messages: list[str | None], posts: int) -> None:
         assert len(batch.content) < 4 << 20
 
 
-async def test_what_waits_holds_nothing_of_the_request() -> None:
-    """A trace is written at its end: what the client sent is not kept until a post."""
-    sink = OtlpSink(FakeExporter(), TREE, "1.2.3")
+@pytest.mark.parametrize(
+    ("num_traces", "body"), [(16, BODY), (1, b"x" * (1 << 17))], ids=["lot", "large"]
+)
+async def test_what_waits_for_a_post_holds_nothing_of_the_request(
+    num_traces: int, body: bytes
+) -> None:
+    """Written in lots, and with a large body at once: no client fills the queue."""
+    exporter = FakeExporter()
+    sink = OtlpSink(exporter, TREE, "1.2.3")
+    tracer, _ = fake_tracer()
+    alive = []
+    for _ in range(num_traces):
+        head = FakeHead()
+        trace = play(tracer, head)
+        trace.body = body
+        alive.append(weakref.ref(head))
+        sink.write(trace, "ratio", NOW_NS)
+        del head, trace
+    assert [one() for one in alive] == [None] * num_traces
+    assert exporter.batches == []
+    assert await sink.close(3.0)
+    assert sum(map(len, exporter.batches)) == 3 * num_traces
+
+
+async def test_a_trace_in_no_full_lot_is_written_when_it_is_sent() -> None:
+    """The flush finds it, and it lets go of the request as well."""
+    exporter = FakeExporter()
+    sink = OtlpSink(exporter, TREE, "1.2.3")
     tracer, _ = fake_tracer()
     head = FakeHead()
     trace, alive = play(tracer, head), weakref.ref(head)
     sink.write(trace, "ratio", NOW_NS)
     del head, trace
-    assert alive() is None
+    assert alive() is not None
     assert await sink.close(3.0)
+    assert alive() is None
+    assert [len(batch) for batch in exporter.batches] == [3]
 
 
 async def test_a_trace_that_cannot_be_written_harms_nothing(

@@ -338,6 +338,15 @@ class TestEvents:
         assert (event.name, event.at_s) == ("warmroute.view_degraded", 0.5)
         assert event.attributes["warmroute.view"] == "mirror"
 
+    def test_a_view_that_falls_after_the_end_is_none(self) -> None:
+        """A trace may be written later; it tells what was true at its end."""
+        tracer, _ = fake_tracer()
+        view = mirror()
+        trace = play(tracer, view=view)
+        view.source = "mirror"
+        client = TREE.spans(trace, "ratio")[-1]
+        assert [event.name for event in client.events] == ["warmroute.first_token"]
+
     def test_a_view_that_is_believed_less_is_an_event(self) -> None:
         """At the dispatch it was known already."""
         tracer, sink = fake_tracer()
