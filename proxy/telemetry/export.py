@@ -3,18 +3,23 @@
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from opentelemetry.sdk.environment_variables import (
+    OTEL_BSP_MAX_EXPORT_BATCH_SIZE,
+    OTEL_BSP_MAX_QUEUE_SIZE,
+)
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
     SpanExporter,
     SpanExportResult,
 )
-from opentelemetry.trace import SpanContext, TraceFlags
 
 from warmroute.proxy.telemetry.collector import GRPC, Collector
+from warmroute.proxy.telemetry.lot import Lot
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.telemetry.span_batch import Origin, SpanBatch
 from warmroute.proxy.telemetry.span_message import write_span
@@ -22,13 +27,9 @@ from warmroute.proxy.telemetry.span_tree import SpanTree
 from warmroute.proxy.telemetry.telling import Telling
 
 _MAX_POSTED_BYTES = 2 << 20
-_QUEUED = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
-
-# A trace that is one in many finds nothing of the code that writes it in the caches of
-# the processor, and leaves nothing there of the code that serves requests. Written in
-# lots the first one pays for all; so many keep the loop for less than 1 ms.
+_MAX_QUEUED = 2048  # traces; what the SDK has for spans
+_POST = 512
 _LOT = 16
-_MAX_HELD_BYTES = 1 << 16  # of a request's bodies, until its lot is written
 
 logger = logging.getLogger(__name__)
 
@@ -86,39 +87,8 @@ def open_exporter(collector: Collector) -> SpanExporter:
     return HttpExporter(endpoint=collector.url)
 
 
-class KeptTrace(ReadableSpan):
-    """A trace in the SDK's queue, whose spans are still to be written.
-
-    Args:
-        write: Returns them, as `write_span` writes them; called once, by any thread.
-
-    Attributes:
-        spans: One after the other, once they are written.
-        num_spans: How many they are.
-    """
-
-    def __init__(self, write: Callable[[], Sequence[bytes]]) -> None:
-        self._write: Callable[[], Sequence[bytes]] | None = write
-        self._lock = threading.Lock()
-        self.spans = b""
-        self.num_spans = 0
-
-    def settle(self) -> None:
-        """Write the spans, if that is not done, and let go of the request."""
-        with self._lock:
-            if self._write is not None:
-                write, self._write = self._write, None
-                spans = write()
-                self.spans, self.num_spans = b"".join(spans), len(spans)
-
-    @property
-    def context(self) -> SpanContext:
-        """Return one that is sampled: all that the queue looks at."""
-        return _QUEUED
-
-
 class TracePoster(SpanExporter):
-    """Turn kept traces into batches of spans, and hand them on.
+    """Turn lots of kept traces into batches of spans, and hand them on.
 
     Args:
         exporter: Gets the batches.
@@ -132,14 +102,14 @@ class TracePoster(SpanExporter):
         self._origin = origin
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export all spans of the kept traces; called by the processor's thread."""
+        """Export all spans of the lots; called by the processor's thread."""
         result = SpanExportResult.SUCCESS
-        queued = [kept for kept in spans if isinstance(kept, KeptTrace)]
-        for kept in queued:
-            kept.settle()
-        for traces in _posts([kept for kept in queued if kept.num_spans]):
-            num_spans = sum(kept.num_spans for kept in traces)
-            written = [kept.spans for kept in traces]
+        lots = [lot for lot in spans if isinstance(lot, Lot)]
+        for lot in lots:
+            lot.take()
+        for post in _posts([lot for lot in lots if lot.num_spans]):
+            num_spans = sum(lot.num_spans for lot in post)
+            written = [lot.spans for lot in post]
             sent = self._exporter.export(SpanBatch(self._origin, written, num_spans))
             if sent is not SpanExportResult.SUCCESS:
                 result = sent
@@ -158,7 +128,8 @@ class OtlpSink:
     """Queue kept traces for a thread that posts them in batches.
 
     The queue is bounded (OTEL_BSP_MAX_QUEUE_SIZE) and drops the oldest traces: a
-    dead collector costs traces, never requests.
+    dead collector costs traces, never requests. Traces wait in lots, which the SDK
+    takes for spans.
 
     Args:
         exporter: Sends what is queued.
@@ -166,7 +137,7 @@ class OtlpSink:
         version: Version of warmroute, for the resource and the scope.
     """
 
-    __slots__ = ("_exporter", "_is_broken", "_processor", "_tree", "_unwritten")
+    __slots__ = ("_exporter", "_is_broken", "_lot", "_lot_size", "_processor", "_tree")
 
     def __init__(self, exporter: SpanExporter, tree: SpanTree, version: str) -> None:
         # The SDK logs every failed batch and every dropped span; the watched
@@ -175,9 +146,16 @@ class OtlpSink:
         watched = WatchedExporter(exporter)
         self._tree = tree
         self._is_broken = False
-        self._unwritten: list[KeptTrace] = []
         self._exporter = TracePoster(watched, Origin(version))
-        self._processor = BatchSpanProcessor(self._exporter)
+        max_queued = _setting(OTEL_BSP_MAX_QUEUE_SIZE, _MAX_QUEUED)
+        max_posted = min(max_queued, _setting(OTEL_BSP_MAX_EXPORT_BATCH_SIZE, _POST))
+        self._lot_size = min(_LOT, max_posted)
+        self._lot: Lot | None = None
+        self._processor = BatchSpanProcessor(
+            self._exporter,
+            max_queue_size=max_queued // self._lot_size,
+            max_export_batch_size=max_posted // self._lot_size,
+        )
 
     def write(self, trace: RequestTrace, kept: str, wall_offset_ns: int) -> None:
         """Queue a trace, and write the latest ones once they are a lot.
@@ -185,13 +163,11 @@ class OtlpSink:
         What is in no full lot is written by the thread that exports it. A trace that
         cannot be written is dropped, and the log says so once.
         """
-        queued = KeptTrace(lambda: self._spans(trace, kept, wall_offset_ns))
-        self._unwritten.append(queued)
-        self._processor.on_end(queued)
-        if len(self._unwritten) >= _LOT or _held_bytes(trace) > _MAX_HELD_BYTES:
-            for one in self._unwritten:
-                one.settle()
-            self._unwritten.clear()
+        lot = self._lot
+        if lot is None or not lot.add(trace, kept, wall_offset_ns):
+            self._lot = lot = Lot(self._lot_size, self._spans)
+            lot.add(trace, kept, wall_offset_ns)
+            self._processor.on_end(lot)
 
     def _spans(
         self, trace: RequestTrace, kept: str, wall_offset_ns: int
@@ -214,21 +190,22 @@ class OtlpSink:
         return await _in_daemon(self._processor.shutdown, 0.5) and flushed
 
 
-def _held_bytes(trace: RequestTrace) -> int:
-    usage = trace.usage
-    return len(trace.body) + (0 if usage is None else len(usage.ending))
+def _setting(name: str, default: int) -> int:
+    """Return a number of traces that the environment gives; *default* for nonsense."""
+    text = os.environ.get(name, "").strip()
+    return int(text) if text.isdecimal() and int(text) else default
 
 
-def _posts(traces: Sequence[KeptTrace]) -> Iterator[Sequence[KeptTrace]]:
-    """Cut *traces* into posts that a collector takes: gRPC's default is 4 MiB."""
+def _posts(lots: Sequence[Lot]) -> Iterator[Sequence[Lot]]:
+    """Cut *lots* into posts that a collector takes: gRPC's default is 4 MiB."""
     begin = size_bytes = 0
-    for at, kept in enumerate(traces):
-        if size_bytes + len(kept.spans) > _MAX_POSTED_BYTES and at > begin:
-            yield traces[begin:at]
+    for at, lot in enumerate(lots):
+        if size_bytes + len(lot.spans) > _MAX_POSTED_BYTES and at > begin:
+            yield lots[begin:at]
             begin, size_bytes = at, 0
-        size_bytes += len(kept.spans)
-    if traces:
-        yield traces[begin:]
+        size_bytes += len(lot.spans)
+    if lots:
+        yield lots[begin:]
 
 
 async def _in_daemon(work: Callable[[], object], timeout_s: float) -> bool:

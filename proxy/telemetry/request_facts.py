@@ -20,12 +20,14 @@ _MAX_PROMPT_CHARS = 1 << 15
 
 def sampling_facts(body: bytes) -> dict[str, float]:
     """Return temperature and top_p, where the body gives them as numbers."""
+    if b'"temperature"' not in body and b'"top_p"' not in body:
+        return {}  # most bodies, and many are long
     try:
         found = decode_sampling(body)
     except UNREADABLE:
         return {}
     nested = found.sampling_params if isinstance(found.sampling_params, dict) else {}
-    told = {
+    told: dict[str, Any] = {
         names.REQUEST_TEMPERATURE: found.temperature,
         names.REQUEST_TOP_P: found.top_p,
     }

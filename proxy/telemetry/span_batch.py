@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 
-from warmroute.proxy.telemetry.attributes import Attribute, field
+from warmroute.proxy.telemetry.attributes import Attribute, varint
 from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER
 
 _NOBODY = SpanContext(1, 1, False)
@@ -54,8 +54,10 @@ class Origin:
 
     def request(self, spans: Sequence[bytes]) -> bytes:
         """Return the request that has written *spans*, in one scope."""
-        scope_spans = field(b"\x12", b"".join([self._scope_fields, *spans]))
-        return field(b"\x0a", self._resource_fields + scope_spans)
+        num_bytes = sum(map(len, spans))
+        scope = _begin(b"\x12", self._scope_fields, num_bytes)
+        head = _begin(b"\x0a", self._resource_fields + scope, num_bytes)
+        return b"".join([head, *spans])  # the one copy of what may be a megabyte
 
     def __repr__(self) -> str:
         return f"<Origin {self.scope.version}>"
@@ -104,6 +106,11 @@ class SpanBatch(Sequence[ReadableSpan]):
 
     def __repr__(self) -> str:
         return f"<SpanBatch {len(self)} spans>"
+
+
+def _begin(tag: bytes, content: bytes, num_bytes: int) -> bytes:
+    """Write a field whose content goes on for so many bytes."""
+    return tag + varint(len(content) + num_bytes) + content
 
 
 def _readable(span: SpanMessage, origin: Origin) -> ReadableSpan:

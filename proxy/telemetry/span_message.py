@@ -15,8 +15,7 @@ _KINDS: Final = {INTERNAL: b"\x30\x01", SERVER: b"\x30\x02", CLIENT: b"\x30\x03"
 _REMOTE: Final = b"\x85\x01\x00\x03\x00\x00"
 _NOT_REMOTE: Final = b"\x85\x01\x00\x01\x00\x00"
 
-# Ids, kind, flags and times have the same size in every span, tags included.
-_pack_head = Struct("<2s16s2s8s2s6scQcQ").pack
+_pack_times = Struct("<cQcQ").pack
 _pack_time = Struct("<cQ").pack
 
 
@@ -31,10 +30,8 @@ def write_span(span: Span, offset_ns: int) -> bytes:
     end_ns = offset_ns + round(span.end_s * 1e9)
     flags = _REMOTE if span.is_remote else _NOT_REMOTE
     pieces = [
-        _pack_head(
-            *(b"\x0a\x10", span.trace_id, b"\x12\x08", span.span_id),
-            *(_KINDS[span.kind], flags, b"\x39", start_ns, b"\x41", end_ns),
-        ),
+        *(b"\x0a\x10", span.trace_id, b"\x12\x08", span.span_id),
+        *(_KINDS[span.kind], flags, _pack_times(b"\x39", start_ns, b"\x41", end_ns)),
         field(b"\x2a", utf8(span.name)),
         _status(span.error),
     ]

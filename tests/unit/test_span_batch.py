@@ -20,12 +20,8 @@ from unit.trace_rig import BODY, SAMPLED, TREE, FakeHead, fake_tracer, play
 
 from warmroute.proxy.telemetry.attributes import field, varint
 from warmroute.proxy.telemetry.collector import GRPC, HTTP, Collector
-from warmroute.proxy.telemetry.export import (
-    KeptTrace,
-    OtlpSink,
-    TracePoster,
-    open_exporter,
-)
+from warmroute.proxy.telemetry.export import OtlpSink, TracePoster, open_exporter
+from warmroute.proxy.telemetry.lot import Lot
 from warmroute.proxy.telemetry.shared_facts import SharedFacts
 from warmroute.proxy.telemetry.span import CLIENT, INTERNAL, SERVER, Span
 from warmroute.proxy.telemetry.span_batch import Origin, SpanBatch
@@ -130,15 +126,15 @@ def span_with(**facts: Any) -> Span:
     return span
 
 
-def kept_trace(messages: str | None = None) -> KeptTrace:
-    """Return one that is queued, with three spans and perhaps a long attribute."""
+def lot_of(messages: str | None = None) -> Lot:
+    """Return one of a trace with three spans and perhaps a long attribute."""
     tracer, sink = fake_tracer()
-    play(tracer)
+    trace = play(tracer)
     told = sink.traces[0]
     told[-1].add("gen_ai.input.messages", messages)
-    kept = KeptTrace(lambda: [write_span(span, NOW_NS) for span in told])
-    kept.settle()
-    return kept
+    lot = Lot(1, lambda *_: [write_span(span, NOW_NS) for span in told])
+    assert lot.add(trace, "ratio", NOW_NS)
+    return lot
 
 
 @given(st.lists(spans(), min_size=1, max_size=8))
@@ -238,12 +234,12 @@ def test_an_exporter_that_was_rebuilt_encodes_the_spans_itself(
 )
 def test_posts_are_bounded(messages: list[str | None], posts: int) -> None:
     """Many traces, or few with long prompts, go in posts that a collector takes."""
-    by_text = {text: kept_trace(text) for text in set(messages)}
-    traces = [by_text[text] for text in messages]
+    by_text = {text: lot_of(text) for text in set(messages)}
+    lots = [by_text[text] for text in messages]
     exporter = FakeExporter()
-    TracePoster(exporter, ORIGIN).export(traces)
+    TracePoster(exporter, ORIGIN).export(lots)
     assert len(exporter.batches) == posts
-    assert sum(map(len, exporter.batches)) == 3 * len(traces)
+    assert sum(map(len, exporter.batches)) == 3 * len(lots)
     for batch in exporter.batches:
         assert isinstance(batch, SpanBatch)
         assert len(batch.content) < 4 << 20
