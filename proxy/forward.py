@@ -23,6 +23,7 @@ from warmroute.proxy.http.inbound import ClientConnection
 from warmroute.proxy.http.outbound import Answer, UpstreamConnection
 from warmroute.proxy.http.reply import error_answer
 from warmroute.proxy.http.watch import Usage
+from warmroute.proxy.late_trace import trace_late
 from warmroute.proxy.relay import Relay
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ class Exchange:
 
     __slots__ = (
         *("_asks_usage", "_body", "_client", "_connecting", "_excluded"),
-        *("_head", "_is_paused", "_is_settled", "_num_lost", "_port", "_relay"),
-        *("_routing", "_sent_at", "_started_at", "_ttft_s", "_upstream"),
+        *("_head", "_is_paused", "_is_sent", "_is_settled", "_num_lost", "_port"),
+        *("_relay", "_routing", "_sent_at", "_started_at", "_ttft_s", "_upstream"),
     )
 
     def __init__(
@@ -79,6 +80,7 @@ class Exchange:
         self._excluded: list[str] = []
         self._num_lost = 0
         self._is_paused = False
+        self._is_sent = False
         self._is_settled = False
         self._ttft_s: float | None = None
 
@@ -155,6 +157,7 @@ class Exchange:
         port, routing, head, body = self._port, self._routing, self._head, self._body
         self._upstream = connection
         self._sent_at = now
+        self._is_sent = True
         traceparent = None
         if routing.trace is not None:
             traceparent = routing.trace_attempt(now)
@@ -172,6 +175,7 @@ class Exchange:
         port, routing = self._port, self._routing
         self._excluded.append(routing.backend.name)
         now = port.clock()
+        self._trace_late()
         routing.attempt_failed(reason, now)
         if self._num_lost <= port.retry_attempts:
             if routing.reroute(self._excluded, reason, now):
@@ -207,7 +211,7 @@ class Exchange:
             lines,
             head.keeps_alive and not port.is_draining,
             self._asks_usage,
-            routing.trace is not None,
+            port.tracer is not None,
         )
         return relay
 
@@ -302,5 +306,25 @@ class Exchange:
         if now is None:
             now = self._port.clock()
         routing.settle(status, now, now - self._started_at, self._ttft_s, usage, error)
+        tracer, took_s = self._port.tracer, now - self._started_at
+        if tracer is not None and tracer.is_unusual(
+            took_s, status, error, routing.decision
+        ):
+            self._trace_late()
         if routing.trace is not None:
             routing.trace.end(now, status, error, usage, self._body)
+
+    def _trace_late(self) -> None:
+        """Make the marks of what was not sampled, and is not as others are."""
+        tracer, routing = self._port.tracer, self._routing
+        if tracer is None or routing.trace is not None:
+            return
+        trace_late(
+            tracer,
+            self._head,
+            self._client.peer,
+            routing,
+            self._started_at,
+            self._sent_at if self._is_sent else None,
+            self._ttft_s,
+        )

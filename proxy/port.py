@@ -230,7 +230,11 @@ class DataPort:
                 "request_broke", extra={"request_id": head.request_id.decode()}
             )
             error = ClientError(500, "internal_error", "the proxy failed; see its log")
-        return self._refusal(connection, head, error, trace)
+        self.refused(error)
+        self.trace_refusal(trace, head, connection.peer, started_at, error)
+        keeps_alive = head.keeps_alive
+        reply = error_answer(error, head.request_id, close=not keeps_alive)
+        return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
 
     def exchange(
         self,
@@ -259,19 +263,19 @@ class DataPort:
             self, connection, head, body, asks_usage, routing, started_at, now
         )
 
-    def _refusal(
+    def trace_refusal(
         self,
-        connection: ClientConnection,
-        head: RequestHead,
-        error: ClientError,
         trace: RequestTrace | None,
-    ) -> ReadyAnswer:
-        self.refused(error)
+        head: RequestHead,
+        peer: bytes,
+        started_at: float,
+        error: ClientError,
+    ) -> None:
+        """End the spans of a request that never was an exchange."""
+        if trace is None and self.tracer is not None:
+            trace = self.tracer.start_late(head, started_at, peer)
         if trace is not None:
             trace.end(self.clock(), error.status, error_type=error.code)
-        keeps_alive = head.keeps_alive
-        reply = error_answer(error, head.request_id, close=not keeps_alive)
-        return ReadyAnswer(connection, reply, keeps_alive=keeps_alive)
 
     # what exchanges ask
 

@@ -81,20 +81,21 @@ class Routing:
     """One request's place on a backend: its record, its load, its view entry.
 
     Attributes:
-        trace: Its marks, where tracing is on; set before it is sent.
+        query: What was asked of the policy, and when.
+        trace: Its marks, where it is sampled, or became unusual.
     """
 
     __slots__ = (
         "_field",
         "_lookup",
-        "_prompt",
-        "_query",
         "_reservation",
         "_router",
         "_seen_tokens",
         "_ticket",
         "backend",
         "decision",
+        "prompt",
+        "query",
         "rank",
         "trace",
     )
@@ -110,8 +111,8 @@ class Routing:
     ) -> None:
         self._router = router
         self._field = field
-        self._prompt = prompt
-        self._query = query
+        self.prompt = prompt
+        self.query = query
         self._lookup = lookup
         self.decision = decision
         self._seen_tokens = lookup.seen_tokens(router.seen)
@@ -124,7 +125,7 @@ class Routing:
         return f"<Routing {self.decision!r}>"
 
     def _take(self, index: int, now: float) -> None:
-        field, prompt, router = self._field, self._prompt, self._router
+        field, prompt, router = self._field, self.prompt, self._router
         candidate = field.candidates[index]
         self.backend = backend = field.backends[index]
         self.rank = field.ranks[index]
@@ -166,7 +167,7 @@ class Routing:
         self._withdraw(now)
         if not left:
             return False
-        choice = self._router.choose(self._query, self._restore(left))
+        choice = self._router.choose(self.query, self._restore(left))
         index = left[choice.index]
         self._router.ledger.reopen(self.decision, index, reason)
         self._take(index, now)
@@ -190,7 +191,7 @@ class Routing:
     @property
     def abort_id(self) -> str | None:
         """Return the id under which the engine can abort the request."""
-        return self._prompt.pin if self._prompt.kind == "generate" else None
+        return self.prompt.pin if self.prompt.kind == "generate" else None
 
     def _withdraw(self, now: float) -> None:
         self._reservation.release(now, learn=False)
@@ -205,8 +206,8 @@ class Routing:
             return None
         return trace.attempt(
             self.backend,
-            self._prompt,
-            self._query.session,
+            self.prompt,
+            self.query.session,
             None if ticket is None else ticket.mirror,
             self.decision.attempts,
             now,
@@ -259,16 +260,16 @@ class Routing:
             error,
         )
         if router.recorder is not None:
-            router.recorder.add(self.decision, self._lookup, self._query.session)
+            router.recorder.add(self.decision, self._lookup, self.query.session)
         if answered and router.on_settled is not None:
-            session, seen = self._query.session, self._seen_tokens
+            session, seen = self.query.session, self._seen_tokens
             router.on_settled(
-                self.decision, self._lookup, self._prompt, session, seen, now
+                self.decision, self._lookup, self.prompt, session, seen, now
             )
 
     def _learn(self, usage: Usage, now: float) -> None:
         """Teach the view and the prompts what the engine told."""
-        router, prompt, ticket = self._router, self._prompt, self._ticket
+        router, prompt, ticket = self._router, self.prompt, self._ticket
         if ticket is not None and usage.cached_tokens is not None:
             router.view.realised(ticket, usage.cached_tokens, now)
             self.decision.difference = ticket.difference

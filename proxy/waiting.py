@@ -86,6 +86,6 @@ class Waiting:
 
     def _count_refused(self, error: ClientError) -> None:
         """Count a request that ends here, and end its spans."""
-        self._port.refused(error)
-        if self._trace is not None:
-            self._trace.end(self._port.clock(), error.status, error_type=error.code)
+        port, client = self._port, self._client
+        port.refused(error)
+        port.trace_refusal(self._trace, self.head, client.peer, self.started_at, error)

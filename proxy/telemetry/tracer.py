@@ -1,15 +1,18 @@
 """Tracing: which requests are kept, and how their spans leave.
 
-Every request leaves cheap marks (`RequestTrace`). At its end it is kept when it was
-sampled from the start, by its parent or by the ratio, or when it was slow, failed or
-mispredicted; only what is kept becomes spans. There is no global tracer provider: a
-tracer belongs to the application that built it.
+A request that is sampled from the start, by its parent or by the ratio, leaves marks
+(`RequestTrace`), and becomes spans at its end. Any other leaves none, unless it is sent
+again or turns out to be slow, failed or mispredicted: its marks are then made late.
+There is no global tracer provider: a tracer belongs to the application that built it.
 """
 
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+from opentelemetry.trace import SpanContext
+
+from warmroute.proxy.ledger.decision import Decision
 from warmroute.proxy.telemetry.request_trace import RequestTrace
 from warmroute.proxy.telemetry.sampling import Sampler
 from warmroute.proxy.telemetry.traceparent import parse_traceparent
@@ -66,7 +69,7 @@ class Tracer:
     Args:
         sink: Where kept traces go.
         sampler: Which requests are kept, whatever becomes of them.
-        unusual: Which of the others are kept; None: none, and they leave no marks.
+        unusual: Which of the others are kept; None: none.
         clock: Monotonic seconds, those of the marks.
         wall_ns: Unix time in nanoseconds.
     """
@@ -91,7 +94,7 @@ class Tracer:
     def start(
         self, head: HeadFacts, now: float, peer: bytes = b""
     ) -> RequestTrace | None:
-        """Start to take marks; None when nothing can make the request kept.
+        """Start to take marks of a request that is sampled; None: it is not.
 
         A client's headers are forwarded as received; of a sampled request only
         ``traceparent`` is replaced, by that of the attempt.
@@ -101,12 +104,32 @@ class Tracer:
             now: The request's arrival on the monotonic clock, in seconds.
             peer: The client's address.
         """
-        given = head.fields.get(b"traceparent")
-        parent = None if given is None else parse_traceparent(given.decode("latin-1"))
+        parent = _parent(head)
         trace_id = self.sampler.sample(parent)
-        if trace_id is None and self.unusual is None:
+        if trace_id is None:
             return None
         return RequestTrace(self, head, peer, parent, trace_id, now)
+
+    def start_late(
+        self, head: HeadFacts, arrived_at: float, peer: bytes = b""
+    ) -> RequestTrace | None:
+        """Start to take marks of one that was not; None: it can not be kept either."""
+        if self.unusual is None:
+            return None
+        return RequestTrace(self, head, peer, _parent(head), None, arrived_at)
+
+    def is_unusual(
+        self,
+        duration_s: float,
+        status: int,
+        error_type: str | None,
+        decision: Decision,
+    ) -> bool:
+        """Tell whether a request that was not sampled is to be kept."""
+        unusual = self.unusual
+        if unusual is None:
+            return False
+        return unusual.name(duration_s, status, error_type, decision) is not None
 
     def ended(self, trace: RequestTrace) -> None:
         """Keep an ended trace, or drop it."""
@@ -132,3 +155,8 @@ class Tracer:
 
     def __repr__(self) -> str:
         return f"<Tracer {self.sampler!r} {self.unusual!r}>"
+
+
+def _parent(head: HeadFacts) -> SpanContext | None:
+    given = head.fields.get(b"traceparent")
+    return None if given is None else parse_traceparent(given.decode("latin-1"))

@@ -141,9 +141,11 @@ class TestSampling:
 
 class TestTrace:
     def test_unsampled_requests_have_no_trace(self) -> None:
-        """Where nothing unusual is looked for, None is all that one costs."""
+        """None is all that one costs; to the end, where nothing is unusual."""
         tracer, _ = fake_tracer(0.0)
         assert tracer.start(FakeHead(), 0.0) is None
+        assert tracer.start_late(FakeHead(), 0.0) is None
+        assert not tracer.is_unusual(99.0, 503, "upstream_lost", decide())
 
     def test_attempt_sends_its_own_traceparent(self) -> None:
         """The engine's parent is our CLIENT span, in the client's trace."""
@@ -160,9 +162,10 @@ class TestTrace:
         assert sent.trace_flags.sampled
 
     def test_headers_of_what_is_not_sampled_pass_as_they_came(self) -> None:
-        """It leaves marks, and sends no traceparent of ours."""
+        """Its marks, made late, send no traceparent of ours."""
         tracer, sink = fake_tracer(0.0, Unusual(1.0))
-        trace = tracer.start(FakeHead(), 0.0)
+        assert tracer.start(FakeHead(), 0.0) is None
+        trace = tracer.start_late(FakeHead(), 0.0)
         assert trace is not None
         assert attempt(trace, 0.1) is None
         trace.end(0.2, 200)

@@ -104,7 +104,8 @@ def play(
 ) -> RequestTrace:
     """Run one request through *tracer*; a good one, if nothing else is said."""
     ledger, decision = Ledger(), decide()
-    trace = tracer.start(head or FakeHead(), 10.0, b"192.0.2.7")
+    asked = (head or FakeHead(), 10.0, b"192.0.2.7")
+    trace = tracer.start(*asked) or tracer.start_late(*asked)
     assert trace is not None
     ledger.open(decision, 0.0)
     trace.route(decision, 10.001, 10.002, block_size=16)
