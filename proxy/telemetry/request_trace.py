@@ -1,7 +1,6 @@
-"""Marks of one request, cheap enough to be taken of requests that nobody keeps.
+"""Marks of one request, from which its spans are made if it is kept (`span_tree`).
 
-Whether a request was slow, failed or mispredicted shows at its end; so every request
-leaves marks, and only the traces that are kept become spans (`span_tree`).
+A sampled request leaves them under way, any other once something is unusual about it.
 """
 
 import random

@@ -144,6 +144,53 @@ async def test_a_slow_request_is_traced_although_nobody_sampled_it(
     assert len(receiver.spans) == 3
 
 
+async def test_a_request_that_was_sent_again_tells_of_both_engines(
+    stage: Stage, receiver: OtlpReceiver
+) -> None:
+    """Its marks begin with the loss; who was lost is known although none were left."""
+    lost: list[Request] = []
+
+    async def reset_once(request: Request, writer: asyncio.StreamWriter) -> None:
+        await (answer_ok if lost else reset)(request, writer)
+        lost.append(request)
+
+    engines = [await stage.engine(reset_once) for _ in range(2)]
+    settings = {"endpoint": receiver.url, "sample": 0, "slow_s": 0.000001}
+    proxy = await stage.spawn(*engines, environ=SOON, tracing=settings)
+    await proxy.ready(2)
+    assert (await proxy.request(post(chat()))).status == 200
+    await receiver.wait_for(4)
+    first, last = (span for span in receiver.spans if span.kind == "client")
+    names = [span.attributes["warmroute.backend"] for span in (first, last)]
+    assert sorted(names) == ["b0", "b1"]
+    assert (first.is_error, last.is_error) == (True, False)
+    assert last.attributes["http.request.resend_count"] == 1
+    route = by_kind(receiver.spans)["internal"]
+    assert route.attributes["warmroute.backend"] == names[0]
+    assert first.start_ns <= first.end_ns <= last.start_ns <= last.end_ns
+    ((name, _, facts),) = by_kind(receiver.spans)["server"].events
+    assert (name, facts["warmroute.retry.from"]) == ("warmroute.retry", names[0])
+
+
+async def test_a_request_that_no_engine_had_is_traced_where_it_failed(
+    stage: Stage, receiver: OtlpReceiver
+) -> None:
+    """Nobody sampled it, and nobody could take it: one span, with our code."""
+    engine = await stage.engine(answer_ok)
+    health = {"interval_s": 0.05, "timeout_s": 1, "failures": 2}
+    settings = {"endpoint": receiver.url, "sample": 0}
+    proxy = await stage.spawn(engine, environ=SOON, tracing=settings, health=health)
+    await proxy.ready(1)
+    engine.healthy = False
+    await proxy.logged("backend_down", backend="b0")
+    assert (await proxy.request(traced(chat(), "00"))).status == 503
+    await receiver.wait_for(1)
+    (server,) = receiver.spans
+    assert (server.trace_id, server.parent_id) == (TRACE, PARENT)
+    assert server.attributes["error.type"] == "no_healthy_backend"
+    assert server.attributes["warmroute.sampled_by"] == "failed"
+
+
 async def test_the_text_of_prompts_stays_here_unless_asked_for(
     stage: Stage, receiver: OtlpReceiver
 ) -> None:
