@@ -11,7 +11,7 @@ import pytest_asyncio
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01_two_vllm"
 sys.path.insert(0, str(EXAMPLE))
 
-from engines.vllm_plugin_rig import plugged  # noqa: E402, F401
+from engines.vllm_plugin_shared import plugged  # noqa: E402, F401
 from two_vllm.engines import Engine, EngineOptions, running_engines  # noqa: E402
 from two_vllm.environment import ensure_environment  # noqa: E402
 from two_vllm.models import ensure_tiny  # noqa: E402
