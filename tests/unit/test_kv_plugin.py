@@ -10,7 +10,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from warmroute.adapters.kv_control import VERBS, Capabilities
+from warmroute.adapters.kv_control import (
+    VERBS,
+    Capabilities,
+    decode_request,
+    perform,
+)
 from warmroute.adapters.kv_plugin import endpoint as endpoint_module
 from warmroute.adapters.kv_plugin.calls import CoreCalls
 from warmroute.adapters.kv_plugin.control import PluginKVControl
@@ -233,6 +238,25 @@ class TestCalls:
         with pytest.raises(ClientError, match="unsupported: too new") as caught:
             await control.flush(Request())
         assert caught.value.status == 501
+
+    @pytest.mark.parametrize("verb", ["evict", "retain", "restore"])
+    async def test_more_blocks_than_a_call_may_name_are_refused(
+        self, verb: str
+    ) -> None:
+        """Before anything is done: with a page a token, a long prompt comes to it."""
+        engines = FakeEngines(lambda *_: done({"hashes": list(range(65_537))}))
+        calls = CoreCalls(engines)
+
+        async def tokenize(request: object) -> list[int]:
+            return [0] * 65_537
+
+        control = PluginKVControl(calls, ExpiryTimer(calls), tokenize, no_tokens)
+        fields = {"ttl_s": 1.0} if verb == "retain" else {}
+        asked = decode_request(verb, msgspec.json.encode({"prompt": "a", **fields}))
+        with pytest.raises(ClientError, match="allowed: 65536 blocks in a") as caught:
+            await perform(control, verb, asked)
+        assert (caught.value.status, caught.value.code) == (400, "kv_request_invalid")
+        assert [one for one, _ in engines.calls] == ["hashes"]
 
 
 async def no_tokens(*request: object) -> Any:
