@@ -160,6 +160,7 @@ def scoring(folder: Path, site: Path, environment: Path) -> PluginOptions:
         site,
         num_blocks=blocks,
         max_model_len=longest,
-        environ={"WARMROUTE_KV_ATTENTION": "1"},
+        # Its tests take the longest, and nobody else computes meanwhile.
+        environ={"WARMROUTE_KV_ATTENTION": "1", "OMP_NUM_THREADS": "2"},
         base=EngineOptions(environment, model, "smol", blocks, max_model_len=longest),
     )
