@@ -1,16 +1,16 @@
 """Print what the vLLM plugin costs while nobody uses it, and what its verbs cost.
 
-    python tests/bench/vllm_plugin.py [--pairs 20] [--rounds 4] [--json]
+    python tests/bench/vllm_plugin.py [--pairs 40] [--json]
 
 Two engines of the tiny model side by side: one with the plugin loaded and its door
-open, one without it. Each round sends both the same requests, the first one in turn,
-one after the other: a cold prompt of 1,500 tokens (time to first token), the same again
+open, one without it. Each pair sends both the same requests, the first one in turn, one
+after the other: a cold prompt of 1,500 tokens (time to first token), the same again
 with all but its last block cached, and eight prompts at once with 100 tokens of answer
-(tokens a second). A pair is the best of some rounds of either engine, because what else
-the machine does only ever adds; what counts is the ratio within a pair, whose median
-has a 95 % interval by the bootstrap. Beside it stands the ratio of the best of all, and
-beside the time the CPU time of all threads of an engine. Blocks are of 32 tokens. The
-tiny model makes the plugin's share larger than any real one.
+(tokens a second). What counts is the ratio within a pair, so that what else the
+machine does falls on both; its median has a 95 % interval by the bootstrap, and beside
+it stands the ratio of the best of either. Beside the time stands the CPU time of all
+threads of an engine. Blocks are of 32 tokens. The tiny model makes the plugin's share
+larger than any real one.
 
 The first run makes the environment of vLLM (about 4 GB), as the example does.
 """
@@ -82,42 +82,27 @@ def cpu_s(engine: PluginEngine) -> float:
 
 
 async def compare(
-    plugged: PluginEngine, stock: PluginEngine, pairs: int, rounds: int
+    plugged: PluginEngine, stock: PluginEngine, pairs: int
 ) -> dict[str, list[Pair]]:
-    """Return the seconds of plugged and stock, the best of some rounds a pair."""
+    """Return the seconds of plugged and stock, for each measure."""
     pairs_of: dict[str, list[Pair]] = {}
-    for at in range(-1, pairs):  # the first one warms the engines up
-        best: dict[str, Pair] = {}
-        for number in range(rounds):
-            found = await one_round(plugged, stock, f"{at}-{number}", number % 2 == 1)
-            for name, (one, other) in found.items():
-                known = best.get(name, (one, other))
-                best[name] = min(known[0], one), min(known[1], other)
-        if at >= 0:
-            for name, pair in best.items():
-                pairs_of.setdefault(name, []).append(pair)
+    for at in range(-2, pairs):  # the first two warm the engines up
+        order = [plugged, stock] if at % 2 else [stock, plugged]
+        for measure, function, name in (
+            ("cold", cold, f"prompt-{at}"),
+            ("warm", cold, f"prompt-{at}"),
+            ("batch", batch, f"batch-{at}"),
+        ):
+            took, used = {}, {}
+            for engine in order:
+                before_s = cpu_s(engine)
+                took[id(engine)] = await function(engine, name)
+                used[id(engine)] = cpu_s(engine) - before_s
+            if at >= 0:
+                for kind, found in (("time", took), ("CPU", used)):
+                    pair = found[id(plugged)], found[id(stock)]
+                    pairs_of.setdefault(f"{measure} {kind}", []).append(pair)
     return pairs_of
-
-
-async def one_round(
-    plugged: PluginEngine, stock: PluginEngine, name: str, is_first: bool
-) -> dict[str, Pair]:
-    """Return the seconds and CPU seconds of plugged and stock for each measure."""
-    order = [plugged, stock] if is_first else [stock, plugged]
-    found: dict[str, Pair] = {}
-    for measure, function, seed in (
-        ("cold", cold, f"prompt-{name}"),
-        ("warm", cold, f"prompt-{name}"),
-        ("batch", batch, f"batch-{name}"),
-    ):
-        took, used = {}, {}
-        for engine in order:
-            before_s = cpu_s(engine)
-            took[engine] = await function(engine, seed)
-            used[engine] = cpu_s(engine) - before_s
-        found[f"{measure} time"] = took[plugged], took[stock]
-        found[f"{measure} CPU"] = used[plugged], used[stock]
-    return found
 
 
 async def time_verbs(engine: PluginEngine) -> dict[str, float]:
@@ -154,7 +139,7 @@ def interval(pairs: Sequence[Pair]) -> tuple[float, float, float, float]:
     return statistics.median(ratios), low, high, best
 
 
-async def run(pairs: int, rounds: int) -> dict[str, object]:
+async def run(pairs: int) -> dict[str, object]:
     """Start both engines, measure, and stop them."""
     environment = ensure_environment()
     base = EngineOptions(environment, ensure_tiny(environment), "tiny", NUM_BLOCKS)
@@ -167,11 +152,10 @@ async def run(pairs: int, rounds: int) -> dict[str, object]:
             PluginOptions("stock", folder, site, None, "none", **sizes),
         ]
         async with running(base, options) as (plugged, stock):
-            measured = await compare(plugged, stock, pairs, rounds)
+            measured = await compare(plugged, stock, pairs)
             verbs = await time_verbs(plugged)
     return {
         "pairs": pairs,
-        "rounds": rounds,
         "ratios": {name: interval(found) for name, found in measured.items()},
         "verbs_ms": verbs,
     }
@@ -180,18 +164,14 @@ async def run(pairs: int, rounds: int) -> dict[str, object]:
 def main() -> None:
     """Parse the command line, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=20, help="pairs of each measure")
-    parser.add_argument("--rounds", type=int, default=4, help="a pair is the best of")
+    parser.add_argument("--pairs", type=int, default=40, help="pairs of each measure")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    found = asyncio.run(run(options.pairs, options.rounds))
+    found = asyncio.run(run(options.pairs))
     if options.json:
         print(json.dumps(found))
         return
-    print(
-        f"with the plugin / without it, median of {options.pairs} pairs (95 %), "
-        f"each the best of {options.rounds} rounds"
-    )
+    print(f"with the plugin / without it, median of {options.pairs} pairs (95 %)")
     for name, (middle, low, high, best) in found["ratios"].items():  # type: ignore[attr-defined]
         print(f"  {name:10} {middle:.3f}  ({low:.3f} to {high:.3f})  best {best:.3f}")
     print("verbs on a full cache of 2,000 blocks, 46 named, ms with HTTP")
