@@ -160,7 +160,6 @@ def scoring(folder: Path, site: Path, environment: Path) -> PluginOptions:
         site,
         num_blocks=blocks,
         max_model_len=longest,
-        # Its tests take the longest, and nobody else computes meanwhile.
-        environ={"WARMROUTE_KV_ATTENTION": "1", "OMP_NUM_THREADS": "2"},
+        environ={"WARMROUTE_KV_ATTENTION": "1"},
         base=EngineOptions(environment, model, "smol", blocks, max_model_len=longest),
     )
