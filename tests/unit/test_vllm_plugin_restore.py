@@ -334,6 +334,20 @@ class TestReturning:
                 assert machine.budgets.num_given == step // 2
                 machine.check()
 
+    def test_a_block_that_was_begun_goes_whatever_would_be_chosen_now(self) -> None:
+        with slices_of(0.5):
+            machine = Machine(budget(3 * SIZE))
+            machine.add("1", 24)
+            machine.step()
+            machine.step()
+            machine.budgets._choose = lambda blocks, count: blocks[-count:]
+            machine.step()
+            assert held(machine.scheduler, "1") == [1, 2, 3, 4, 5, 6]
+            machine.step()
+            machine.step()
+            assert held(machine.scheduler, "1") == [1, 2, 3, 5, 6]
+            machine.check()
+
     def test_a_large_block_returns_in_parts_and_is_seen_behind_the_last(self) -> None:
         with slices_of(0.5):
             machine = Machine(budget(3 * SIZE))
