@@ -83,7 +83,10 @@ class Tree:
         num_more = len(head.used) + len(run.used) - num_before
         self.num_bytes += RUN_BYTES + num_more * MEMBER_BYTES
         for holder, keys in (head.keys or {}).items():
-            self.holders.all[holder].known.put(keys, head)
+            known = self.holders.all[holder].known
+            known.put(keys, head)
+            if holder not in (run.keys or {}):
+                known.close(run)
         for holder in head.used:
             recency = self.holders.all[holder].recency
             if recency is not None:
@@ -266,6 +269,7 @@ class Tree:
         self.num_bytes -= len(gone) * KEY_BYTES
         del keys[keep:]
         if not keys:
+            known.close(run)
             del run.keys[holder]
             run.keys = run.keys or None
 
