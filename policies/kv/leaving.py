@@ -6,7 +6,7 @@ from warmroute.policies.kv.announced import Announced
 from warmroute.policies.kv.holders import NUM_TIERS, PROMISED, Holder
 from warmroute.policies.kv.run import Run
 
-_TABLE_COST: Final = 16
+_TABLE_COST: Final = 64
 
 
 class Leaving(Announced):
