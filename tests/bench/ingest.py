@@ -7,10 +7,10 @@ blocks of 16 tokens, ten events a batch; here one event loop receives, decodes, 
 anew and enters them, and decides every 5 ms about a prompt of 2,048 blocks over eight
 backends, after a look for what has come, as the router does. A decision's time counts
 from when it was due, so it holds the wait for the loop, and for a core while others
-have them: the publisher's threads and ZMQ's are three more. So a second line bounds what
-is the loop's own doing, by the time that it had a core since the decision before. With
-``--rate 0`` the publisher is as fast as it can be. Figures of different machines do not
-compare.
+have them: the publisher's threads and ZMQ's are three more. So a second line bounds
+what is the loop's own doing, by the time that it had a core since the decision before.
+With ``--rate 0`` the publisher is as fast as it can be. Figures of different machines
+do not compare.
 """
 
 import argparse
