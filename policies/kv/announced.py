@@ -1,5 +1,6 @@
 """What engines announce of their blocks: counted, and found by the engines' keys."""
 
+from array import array
 from collections.abc import Sequence
 
 from warmroute.policies.kv.holders import NUM_TIERS
@@ -60,7 +61,7 @@ class Announced(Tree):
             run, at = self._behind(holder, parent_key)
         if run is None:
             return False
-        self._lay(run, at, holder, keys, hashes, tokens, stamp)
+        self._lay(run, at, holder, array("Q", keys), hashes, tokens, stamp)
         self.enforce(holder)
         return True
 
@@ -69,7 +70,7 @@ class Announced(Tree):
         run: Run,
         at: int,
         holder: int,
-        keys: Sequence[int],
+        keys: "array[int]",
         hashes: Sequence[int],
         tokens: int,
         stamp: float,
@@ -136,7 +137,7 @@ class Announced(Tree):
         self,
         parent: Run,
         holder: int,
-        keys: Sequence[int],
+        keys: "array[int]",
         hashes: Sequence[int],
         done: int,
         tokens: int,
@@ -148,7 +149,7 @@ class Announced(Tree):
         self.name(run, holder, keys)
 
     def _count(
-        self, run: Run, holder: int, at: int, keys: Sequence[int], stamp: float
+        self, run: Run, holder: int, at: int, keys: "array[int]", stamp: float
     ) -> None:
         """Count the blocks of *run* from *at* on, of which the holder has some."""
         end = at + len(keys)

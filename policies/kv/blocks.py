@@ -29,8 +29,8 @@ Grade = Literal["exact", "estimated"]
 
 _TOKEN_BYTES: Final = 4
 _MAX_STRUCTS: Final = 64
-_structs: Final[dict[int, Struct]] = {}
-_text_blocks = Struct(f"{TEXT_BLOCK_BYTES}s").iter_unpack
+_AT_ONCE: Final = 64
+_structs: Final[dict[int, tuple[Struct, Struct]]] = {}
 
 
 def root_hash(
@@ -85,35 +85,42 @@ def hash_tokens(tokens: "array[int]", block_size: int, root: int) -> list[int]:
     if sys.byteorder == "big":
         tokens = tokens[:]
         tokens.byteswap()
-    block_bytes = block_size * _TOKEN_BYTES
-    num_blocks = len(tokens) // block_size
-    # Hashing copied blocks is faster than slicing a view: one C iterator makes them.
-    contents = memoryview(tokens.tobytes())[: num_blocks * block_bytes]
-    blocks = _struct_of(block_bytes).iter_unpack(contents)
-    digest, last = xxh3_64_intdigest, root
-    return [last := digest(block, last) for (block,) in blocks]
+    return _hash(memoryview(tokens).cast("B"), block_size * _TOKEN_BYTES, root)
 
 
 def hash_text(text: bytes, root: int) -> list[int]:
     """Return the chained hashes of the full blocks of canonical *text*."""
-    last, hashes = root, []
-    # A copy of the blocks costs less than a view of them, and a loop less than a
-    # comprehension, which is a call.
-    for (block,) in _text_blocks(
-        text[: len(text) // TEXT_BLOCK_BYTES * TEXT_BLOCK_BYTES]
-    ):
+    return _hash(text, TEXT_BLOCK_BYTES, root)
+
+
+def _hash(contents: bytes | memoryview, block_bytes: int, root: int) -> list[int]:
+    """Hash block after block, each seeded with the hash of the one before.
+
+    A copy of a block costs less than a view of it, and 64 that one call copies cost
+    less than 64 that an iterator does. One copy of all would cost the most: so much
+    memory is often new, and every page of it a fault.
+    """
+    one, many = _structs.get(block_bytes) or _make_structs(block_bytes)
+    last, hashes, at = root, [], 0
+    end = len(contents) - len(contents) % block_bytes
+    while at + many.size <= end:
+        for block in many.unpack_from(contents, at):
+            last = xxh3_64_intdigest(block, last)
+            hashes.append(last)
+        at += many.size
+    for (block,) in one.iter_unpack(contents[at:end]):
         last = xxh3_64_intdigest(block, last)
         hashes.append(last)
     return hashes
 
 
-def _struct_of(block_bytes: int) -> Struct:
-    found = _structs.get(block_bytes)
-    if found is None:
-        if len(_structs) >= _MAX_STRUCTS:
-            _structs.clear()
-        found = _structs[block_bytes] = Struct(f"{block_bytes}s")
-    return found
+def _make_structs(block_bytes: int) -> tuple[Struct, Struct]:
+    """Make what cuts off one block, and what cuts off many."""
+    if len(_structs) >= _MAX_STRUCTS:
+        _structs.clear()
+    one = f"{block_bytes}s"
+    made = _structs[block_bytes] = Struct(one), Struct(one * _AT_ONCE)
+    return made
 
 
 def _encoded(field: str | None) -> bytes:

@@ -73,6 +73,7 @@ def _check_holders(tree: Tree, runs: list[Run]) -> None:
     blocks: Counter[int] = Counter()
     tokens: Counter[int] = Counter()
     known: dict[int, dict[int, Run]] = {}
+    named: dict[int, set[Run]] = {}
     for run in runs:
         for holder in run.used:
             num_blocks = run.held(holder)
@@ -80,11 +81,15 @@ def _check_holders(tree: Tree, runs: list[Run]) -> None:
             tokens[holder] += num_blocks * run.tokens
         for holder, keys in (run.keys or {}).items():
             known.setdefault(holder, {}).update((key, run) for key in keys)
+            named.setdefault(holder, set()).add(run)
     for number, owner in enumerate(tree.holders.all):
         assert owner.blocks == blocks[number], f"blocks of {number} miscounted"
         assert owner.tokens == tokens[number], f"tokens of {number} miscounted"
         assert owner.capacity is None or owner.tokens <= owner.capacity, "too full"
         assert owner.known.copy() == known.get(number, {}), f"keys of {number} are lost"
+        marked = owner.known.runs()
+        assert len(marked) == len(set(marked)), f"a run of {number} has two marks"
+        assert set(marked) == named.get(number, set()), f"runs of {number} are lost"
         for key, num_extra in owner.extra.items():
             assert num_extra > 0, "empty extra count"
             assert owner.known.get(key), "extra count of a block that is gone"

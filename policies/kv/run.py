@@ -24,6 +24,7 @@ class Run:
         hits: How often a prompt with these blocks was sent.
         keys: The engine's own keys of the blocks that a holder has, for each holder
             that announces its blocks; None when none does.
+        mark: What stands for the run where many keys lead to it; see `Known`.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class Run:
         "hits",
         "keys",
         "last",
+        "mark",
         "parent",
         "partial",
         "start",
@@ -54,6 +56,7 @@ class Run:
         self.last = 0.0
         self.hits = 0
         self.keys: dict[int, array[int]] | None = None
+        self.mark = object()
 
     def __repr__(self) -> str:
         held = {holder: self.held(holder) for holder in sorted(self.used)}

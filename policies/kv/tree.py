@@ -83,7 +83,10 @@ class Tree:
         num_more = len(head.used) + len(run.used) - num_before
         self.num_bytes += RUN_BYTES + num_more * MEMBER_BYTES
         for holder, keys in (head.keys or {}).items():
-            self.holders.all[holder].known.put(keys, keys, head)
+            known = self.holders.all[holder].known
+            known.put(keys, head)
+            if holder not in (run.keys or {}):
+                known.close(run)
         for holder in head.used:
             recency = self.holders.all[holder].recency
             if recency is not None:
@@ -211,16 +214,19 @@ class Tree:
             self.drop(run, holder, held - num_gone)
         return num_tokens - num_left
 
-    def name(self, run: Run, holder: int, keys: Sequence[int]) -> None:
-        """Let the blocks that *holder* has gained in *run* be found by its *keys*."""
+    def name(self, run: Run, holder: int, keys: "array[int]") -> None:
+        """Let the blocks that *holder* has gained in *run* be found by its *keys*.
+
+        The array becomes the run's own.
+        """
         if run.keys is None:
             run.keys = {}
-        known, packed = run.keys.get(holder), array("Q", keys)
+        known = run.keys.get(holder)
         if known is None:
-            run.keys[holder] = packed
+            run.keys[holder] = keys
         else:
-            known.extend(packed)
-        self.holders.all[holder].known.put(keys, packed, run)
+            known.extend(keys)
+        self.holders.all[holder].known.put(keys, run)
         self.num_bytes += len(keys) * KEY_BYTES
 
     def enforce(self, holder: int) -> None:
@@ -263,6 +269,7 @@ class Tree:
         self.num_bytes -= len(gone) * KEY_BYTES
         del keys[keep:]
         if not keys:
+            known.close(run)
             del run.keys[holder]
             run.keys = run.keys or None
 

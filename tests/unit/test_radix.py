@@ -254,3 +254,17 @@ class TestMemory:
         fill(index, 50_000, 2_048)
 
         assert index.num_bytes <= 130 * index.num_blocks
+
+    @pytest.mark.parametrize("fill", [fill_with_prompts, fill_with_events])
+    def test_the_garbage_collector_walks_through_runs_not_blocks(self, fill):
+        """A collection must not take longer for every block in the caches."""
+        before = num_walked()
+        index = PrefixIndex()
+        fill(index, 50_000, 2_048)
+
+        assert num_walked() - before < index.num_blocks / 10
+
+
+def num_walked() -> int:
+    gc.collect()
+    return sum(len(gc.get_referents(one)) for one in gc.get_objects())
