@@ -69,7 +69,8 @@ class Known:
         content[_HIGH_BYTE::_KEY_BYTES] = highs.translate(_LOW_OF)
         lows = array("Q")
         lows.frombytes(content)
-        for at, low in zip(highs.translate(_SHARD_OF), lows):  # noqa: B905 - made of each other
+        shards_of = bytes(highs.translate(_SHARD_OF))  # mypyc cannot walk a bytearray
+        for at, low in zip(shards_of, lows):  # noqa: B905 - made of each other
             shards[at][low] = mark
 
     def put_back(self, key: int, run: Run) -> None:
