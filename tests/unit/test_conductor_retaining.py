@@ -43,6 +43,8 @@ class FakeEngines:
         return len(keys)
 
     async def release(self, name: str, keys: list[int]) -> None:
+        if self.error is not None:
+            raise self.error
         self.held[name] -= set(keys)
 
     def resident(self, item: Item) -> list[int]:
@@ -164,3 +166,16 @@ class TestRetainer:
         await stopping
         assert engines.held == {"a": set()}
         assert retainer.holdings.counts() == {}
+
+    async def test_an_engine_that_does_not_let_go_is_told_of(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        engines = FakeEngines()
+        retainer = Retainer(engines, FakeClock(1000.0))
+        await retainer.retain("a", [1, 2], 10.0)
+        engines.error = ClientError(401, "engine_token_wrong", "wants another key")
+        await retainer.let_go()
+        (record,) = caplog.records
+        assert record.getMessage() == "conductor_release_failed"
+        assert vars(record)["backend"] == "a"
+        assert vars(record)["reason"] == "wants another key"
