@@ -40,13 +40,23 @@ class Sessions:
                 last.popitem(last=False)
 
     def find(self, session: str) -> Mapping[int, int] | None:
-        """Return the hash of the last block by tokens a block, or None."""
-        return self._last.get(_digest(session))
+        """Return the hash of the last block by tokens a block, or None.
+
+        A key beyond ASCII is looked up as a header gives it, too: in latin-1.
+        """
+        found = self._last.get(_digest(session))
+        if found is None and not session.isascii():
+            found = self._last.get(_digest(_in_header(session)))
+        return found
 
 
 def _digest(session: str) -> bytes:
     """Return 16 bytes by which nobody passes for another session."""
     return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _in_header(session: str) -> str:
+    return session.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 async def find_run(index: PrefixIndex, block_hash: int) -> Run | None:

@@ -15,6 +15,12 @@ class TestSessions:
         assert sessions.find("bob \ud800 \xe9") == {16: 8}
         assert sessions.find("carol") is None
 
+    def test_a_key_beyond_ascii_is_found_though_a_header_brought_it(self) -> None:
+        sessions = Sessions()
+        sessions.note("b\xf3b".encode().decode("latin-1"), {16: 7})
+        assert sessions.find("b\xf3b") == {16: 7}
+        assert sessions.find("b\xf2b") is None
+
     def test_keys_of_any_length_take_the_same_memory(self) -> None:
         """They come from bodies, which may have megabytes of them."""
         sessions = Sessions()
