@@ -126,6 +126,21 @@ class TestShare:
         (action,) = led.conductor.actions
         assert action.outcome == "refused in part: 3 of 5 blocks kept"
 
+    async def test_what_a_stop_cuts_off_has_an_outcome_and_is_counted(self) -> None:
+        led = Led(FakeEngines(), capacity=100 * 16 * 4)
+        led.engines.may_answer.clear()
+        acting = asyncio.create_task(led.keep(talk(1, 5, 0), [1, 2, 3, 4, 5]))
+        led.conductor._task = acting
+        await led.engines.arrived.wait()
+        stopping = asyncio.create_task(led.conductor.stop())
+        await asyncio.gather(acting, return_exceptions=True)
+        led.engines.may_answer.set()
+        await stopping
+        (action,) = led.conductor.actions
+        assert action.outcome == "failed: cut off before the engine had answered"
+        assert led.conductor.actions.counts == {("retain", "failed"): 1}
+        assert led.engines.held == {"a": set()}
+
 
 class TestRetainer:
     @pytest.mark.parametrize(
