@@ -53,6 +53,9 @@ $(COMPILED_STAMP):
 	@rm -f $(COMPILED)/.installed-*
 	@touch $@
 
+.PHONY: compiled
+compiled: $(COMPILED_STAMP) ## Install the compiled package in an environment of its own
+
 .PHONY: run
 run: $(STAMP) ## Run the demo on two embedded engines (ARGS="--once")
 	$(BIN)/warmroute demo $(ARGS)

@@ -7,6 +7,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
+from warmroute.policies.errors import ClientError
+
 MAX_BLOCKS = 65_536
 """Most block hashes that one request may name."""
 
@@ -181,3 +183,18 @@ class BudgetRequest(Request, frozen=True):
             raise ValueError("a budget needs its method")
         if self.tokens is not None and self.share is not None:
             raise ValueError("tokens and share are two budgets; give one")
+
+
+def check_named(num_tokens: int, num_blocks: int) -> None:
+    """Return when a prompt stands for no more blocks than one call may name.
+
+    Raises:
+        ClientError: 400, with the limit.
+    """
+    if num_blocks > MAX_BLOCKS:
+        raise ClientError(
+            400,
+            "kv_request_invalid",
+            f"{num_tokens} tokens are {num_blocks} blocks (allowed: {MAX_BLOCKS} "
+            f"blocks in a call); name fewer",
+        )

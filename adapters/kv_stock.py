@@ -46,10 +46,10 @@ class StockKVControl(KVControlClient):
 
     async def capabilities(self, request: Request) -> Capabilities:
         """Say what works; without the door, how to get it."""
-        told = (await super().capabilities(request)).verbs
-        if set(told.values()) != {NO_DOOR}:
-            return Capabilities(verbs=told)
-        verbs: dict[str, bool | str] = dict.fromkeys(told, self._need)
+        told = await super().capabilities(request)
+        if set(told.verbs.values()) != {NO_DOOR}:
+            return told
+        verbs: dict[str, bool | str] = dict.fromkeys(told.verbs, self._need)
         verbs["flush"] = await self._can_flush()
         return Capabilities(verbs=verbs)
 

@@ -31,6 +31,7 @@ from warmroute.adapters.kv_requests import (
     RestoreRequest,
     RetainRequest,
     SnapshotRequest,
+    check_named,
 )
 from warmroute.policies.errors import ClientError
 
@@ -179,7 +180,11 @@ class PluginKVControl:
         return Changed(changed=_sum(parts, "changed"), named=len(hashes))
 
     async def _resolve(self, request: BlocksRequest) -> list[int]:
-        """Return the keys meant, each once; those of a sequence head first."""
+        """Return the keys meant, each once; those of a sequence head first.
+
+        Raises:
+            ClientError: The names stand for no full block or for too many.
+        """
         if request.hashes is not None:
             return list(dict.fromkeys(one & (2**64 - 1) for one in request.hashes))
         tokens = await self._tokenize(request)
@@ -187,6 +192,7 @@ class PluginKVControl:
             "hashes", token_ids=list(tokens), cache_salt=request.cache_salt
         )
         hashes = cast(list[int], _joined(parts, "hashes"))
+        check_named(len(tokens), len(hashes))
         if len(hashes) <= request.skip_blocks:
             raise ClientError(
                 400,

@@ -20,7 +20,7 @@ from warmroute.adapters.kv_control import (
     perform,
     shape_of,
 )
-from warmroute.adapters.kv_door import MAX_BODY_BYTES, body_too_long
+from warmroute.adapters.kv_plugin.body import Body
 from warmroute.adapters.kv_plugin.calls import CoreCalls, EngineCalls
 from warmroute.adapters.kv_plugin.control import PluginKVControl
 from warmroute.adapters.kv_plugin.door import Door
@@ -59,16 +59,18 @@ class DoorEndpoint(ABC):
 
     async def answer(self, request: HttpRequest) -> Any:
         """Answer one call."""
+        body = Body(request)
         try:
-            body = msgspec.json.encode(await self._answer(request))
-            return _response(body, 200, {})
+            answer = msgspec.json.encode(await self._answer(request, body))
+            return _response(answer, 200, {})
         except ClientError as error:
+            await body.drop()
             return refuse(error)
         except Exception:
             logger.exception("warmroute: a call of KV control failed")
             return refuse(ClientError(500, "kv_failed", "the plugin failed; see log"))
 
-    async def _answer(self, request: HttpRequest) -> msgspec.Struct:
+    async def _answer(self, request: HttpRequest, body: Body) -> msgspec.Struct:
         verb = request.path_params["verb"]
         if verb == "capabilities" and self._door.shut is not None:
             return Capabilities(verbs=dict.fromkeys(VERBS, self._door.shut))
@@ -83,9 +85,9 @@ class DoorEndpoint(ABC):
                 "kv_verb_not_readable",
                 f"{verb} changes the cache (allowed: POST)",
             )
-        body = b"" if request.method != "POST" else await read_body(request)
+        asked = b"" if request.method != "POST" else await body.read()
         control = self._control(request)
-        return await perform(control, verb, decode_request(verb, body))
+        return await perform(control, verb, decode_request(verb, asked))
 
     def _drive(self, engines: EngineCalls) -> None:
         """Learn which engine to drive."""
@@ -111,20 +113,6 @@ class DoorEndpoint(ABC):
     @abstractmethod
     async def _generate(self, tokens: Sequence[int], salt: str | None) -> None:
         """Have the engine load what a prompt needs."""
-
-
-async def read_body(request: HttpRequest) -> bytes:
-    """Read a body of at most 16 MiB.
-
-    Raises:
-        ClientError: 413, it is longer.
-    """
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise body_too_long()
-    return bytes(body)
 
 
 def refuse(error: ClientError) -> Any:

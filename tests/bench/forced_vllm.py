@@ -5,12 +5,14 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 BLOCK = 32
 CHILD = "--child"
+EXECUTORS = {"here": "uni", "apart": "mp"}
+"""How vLLM is told where the worker is: in this process, or in another one."""
 
 Scores = list[tuple[list[float], list[bool]]]
 Budget = tuple[float, str]
@@ -18,33 +20,32 @@ Budget = tuple[float, str]
 
 
 class Engine:
-    """One vLLM inside this process, whose answers can be forced."""
+    """One vLLM whose scheduler is inside this process, and whose answers can be forced.
 
-    def __init__(self, model: str, num_blocks: int) -> None:
+    Args:
+        model: Its folder.
+        num_blocks: Pages of its pool.
+        executor: One of `EXECUTORS`; a server on CPU has its worker apart.
+        **options: More of vLLM's own.
+    """
+
+    def __init__(
+        self, model: str, num_blocks: int, executor: str = "uni", **options: Any
+    ) -> None:
         from vllm import LLM
-        from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
-
-        class Forced(AdapterLogitsProcessor):
-            """Let the next token of an answer be the one that was given."""
-
-            def is_argmax_invariant(self) -> bool:
-                return False
-
-            def new_req_logits_processor(self, params: Any) -> Any:
-                forced = (params.extra_args or {}).get("forced")
-                return None if forced is None else only(forced)
 
         self.model = LLM(
             model,
             dtype="bfloat16",
             max_model_len=1_024,
             max_num_seqs=24,
-            block_size=BLOCK,
             num_gpu_blocks_override=num_blocks,
             enforce_eager=True,
             enable_prefix_caching=True,
-            logits_processors=[Forced],
+            logits_processors=["forced_logits:Forced"],
             disable_log_stats=True,
+            distributed_executor_backend=executor,
+            **{"block_size": BLOCK, **options},
         )
         core = self.model.llm_engine.engine_core.engine_core
         self.scheduler = core.scheduler
@@ -99,15 +100,6 @@ class Engine:
         return found
 
 
-def only(forced: list[int]) -> Callable[[list[int], Any], Any]:
-    def process(said: list[int], logits: Any) -> Any:
-        logits.fill_(float("-inf"))
-        logits[forced[min(len(said), len(forced) - 1)]] = 0.0
-        return logits
-
-    return process
-
-
 def chosen_at_random(blocks: Sequence[int], count: int) -> list[int]:
     return CHANCE.sample(list(blocks), count)
 
@@ -127,7 +119,7 @@ def run(
     asked = cases | {"measure": measure, "blocks": blocks, "out": str(out)}
     environ = {
         **os.environ,
-        "PYTHONPATH": str(site),
+        "PYTHONPATH": f"{site}{os.pathsep}{Path(__file__).parent}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "VLLM_PLUGINS": "warmroute",
         "WARMROUTE_KV_ATTENTION": "1",

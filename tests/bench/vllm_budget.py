@@ -1,6 +1,7 @@
 """Measure what a budget of blocks costs and brings on vLLM, with SmolLM2-135M.
 
     python tests/bench/vllm_budget.py --data DIR [--texts 12] [--needles 24]
+        [--part quality] [--worker apart]
 
 Answers are forced token by token through real decode steps, so that every one of them
 sees only the blocks held; vLLM tells the log-likelihood that it gave each. Arms differ
@@ -12,7 +13,10 @@ intervals by the bootstrap:
   forced. A needle is found if every token of its value was the likeliest one.
 - The same four prompts with a budget that gives back one block, with one whose
   attention is looked at, and with none, in turn: what that costs a step.
-- Twelve requests in a pool for five: how many run at once.
+- Twelve requests in a pool for five (the part ``speed``): how many run at once, and
+  how long giving back holds up the engine. With ``--worker apart`` the worker is in a
+  process of its own there, as a server on CPU has it, and is asked about attention
+  across that border.
 
 ``asked later`` forces question and value, so that blocks go before it is asked;
 ``asked first`` has the question in the prompt. ``random`` gives back random blocks
@@ -43,7 +47,14 @@ sys.path[:0] = [
     str(ROOT / "tests" / "bench" / "quality"),
 ]
 
-from forced_vllm import BLOCK, CHILD, Engine, Scores, run  # noqa: E402
+from forced_vllm import (  # noqa: E402
+    BLOCK,
+    CHILD,
+    EXECUTORS,
+    Engine,
+    Scores,
+    run,
+)
 
 PROMPT, ANSWER = 768, 48
 PAIRS, SHOWN = 40, 8
@@ -169,10 +180,14 @@ def crowd(
     }
 
 
+PARTS = {"quality": quality, "speed": speed}
+
+
 def child() -> None:
     cases = json.load(sys.stdin)
-    measure = {"quality": quality, "speed": speed}[cases["measure"]]
-    found = measure(Engine(cases["model"], cases["blocks"]), cases)
+    measure = PARTS[cases["measure"]]
+    executor = EXECUTORS[cases["worker"]]
+    found = measure(Engine(cases["model"], cases["blocks"], executor), cases)
     Path(cases["out"]).write_text(json.dumps(found))
 
 
@@ -261,6 +276,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=12)
     parser.add_argument("--needles", type=int, default=24)
+    parser.add_argument("--part", choices=PARTS, help="leave out the other one")
+    parser.add_argument("--worker", choices=EXECUTORS, default="here")
     options = parser.parse_args()
     corpora = Corpora(options.data)
     environment = ensure_environment()
@@ -271,13 +288,17 @@ def main() -> None:
         "needles": needles(
             corpora.records("lim_kv_retrieval_75.jsonl"), options.needles
         ),
+        "worker": "here",
     }
     with tempfile.TemporaryDirectory() as folder:
         site = link_package(Path(folder))
-        found = run(environment, site, "quality", 2_000, cases)
-        show_quality(found["arms"])
-        show_steps(found["steps"])
-        show_speed(run(environment, site, "speed", SMALL_POOL, cases))
+        if options.part != "speed":
+            found = run(environment, site, "quality", 2_000, cases)
+            show_quality(found["arms"])
+            show_steps(found["steps"])
+        if options.part != "quality":
+            cases["worker"] = options.worker
+            show_speed(run(environment, site, "speed", SMALL_POOL, cases))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """Measure what it takes to copy blocks of a running sequence, and to bring them back.
 
-    python tests/bench/vllm_restore.py [--rounds 10]
+    python tests/bench/vllm_restore.py [--rounds 10] [--block 32] [--worker apart]
 
-SmolLM2-135M in a vLLM inside this process, worker and all, with one sequence of 896
+SmolLM2-135M in a vLLM whose scheduler is inside this process, with one sequence of 896
 tokens. In each round its budget has it give back all blocks but three, which are
 copied to host memory in slices, and then `restore` brings them back. Printed are the
 blocks and bytes, and for each call that copied, in either direction, how long it took:
-it holds up the engine for so long. A server has its worker in another process, and
-what asking it there takes is not in it.
+it holds up the engine for so long. The worker is in this process, too, or with
+``--worker apart`` in one of its own, as a server on CPU has it; then the calls that
+bring blocks back contain what it takes to ask it, which is also printed alone. CPU time
+is that of the thread that is measured, so it tells nothing about waiting for a worker.
+The first budgets of an engine make its worker ready, once.
 """
 
 import argparse
@@ -15,8 +18,6 @@ import json
 import random
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +26,30 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "01_two_vllm")]
 
-from forced_vllm import BLOCK, CHILD, Engine, run  # noqa: E402
+from forced_vllm import BLOCK, CHILD, EXECUTORS, Engine, run  # noqa: E402
+from timed_copies import Took  # noqa: E402
 
-PROMPT, HELD, BLOCKS = 896, 3, 100
+PROMPT, HELD = 896, 3
 NAME = "bench"
+CALLS = 500
 
 
-def measure(engine: Engine, rounds: int) -> dict[str, Any]:
+def measure(engine: Engine, block: int, rounds: int) -> dict[str, Any]:
     from vllm import SamplingParams
 
-    from warmroute.adapters.vllm.plugin.copies import Copies
-
-    ask(engine, "budget", method="sinks", tokens=HELD * BLOCK, host_bytes=1 << 30)
-    out, back = Took(), Took()
-    Copies._copy = out.timing(Copies._copy)  # type: ignore[method-assign]
+    first, scored, tokens = Took(), Took(), HELD * block
+    ask(engine, "budget", scored, method="attention", tokens=tokens)
+    ask(engine, "budget", first, method="sinks", tokens=tokens, host_bytes=1 << 30)
+    workers, back, asked = engine.model.collective_rpc, Took(), Took()
+    workers("time_copies")
     steps = engine.model.llm_engine
     chance = random.Random(0)
     named = 0
     for _ in range(rounds):
-        tokens = [chance.randrange(3, 40_000) for _ in range(PROMPT)]
+        prompt = [chance.randrange(3, 40_000) for _ in range(PROMPT)]
         once = SamplingParams(max_tokens=100, temperature=0, ignore_eos=True)
-        steps.add_request(NAME, {"prompt_token_ids": tokens}, once)
-        while num_given(engine) < PROMPT // BLOCK + 1 - HELD:
+        steps.add_request(NAME, {"prompt_token_ids": prompt}, once)
+        while num_given(engine) < PROMPT // block + 1 - HELD:
             steps.step()
         parts = ask(engine, "bring_back", back, request_id=NAME)
         named = parts[0]["named"]
@@ -54,31 +57,24 @@ def measure(engine: Engine, rounds: int) -> dict[str, Any]:
         steps.abort_request([NAME])
         steps.step()
         engine.model.reset_prefix_cache()
-    bytes_each = engine.control._budgets.kept.block_bytes
-    return {"blocks": named, "bytes": bytes_each, "out": out.ms, "back": back.ms}
+    call = asked.timing(engine.control._budgets.workers.collective_rpc)
+    for _ in range(CALLS):
+        call("do_nothing")
+    return {
+        "blocks": named,
+        "bytes": engine.control._budgets.kept.block_bytes,
+        "out": workers("times_of_copies")[0],
+        "back": back.ms,
+        "asked": asked.ms,
+        "scored": scored.ms,
+        "first": first.ms,
+    }
 
 
 def num_given(engine: Engine) -> int:
     from warmroute.adapters.vllm.plugin.names import BUDGET
 
     return sum(getattr(one, BUDGET).num_given for one in engine.scheduler.running)
-
-
-class Took:
-    """Keep how long calls took: on the clock, and of the thread's CPU time."""
-
-    def __init__(self) -> None:
-        self.ms: list[tuple[float, float]] = []
-
-    def timing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
-            begun = time.perf_counter(), time.thread_time()
-            answer = function(*arguments)
-            ended = time.perf_counter(), time.thread_time()
-            self.ms.append((1e3 * (ended[0] - begun[0]), 1e3 * (ended[1] - begun[1])))
-            return answer
-
-        return timed
 
 
 def ask(
@@ -97,7 +93,14 @@ def ask(
 
 def child() -> None:
     cases = json.load(sys.stdin)
-    found = measure(Engine(cases["model"], cases["blocks"]), cases["rounds"])
+    engine = Engine(
+        cases["model"],
+        cases["blocks"],
+        EXECUTORS[cases["worker"]],
+        block_size=cases["block"],
+        worker_extension_cls="timed_copies.TimedCopies",
+    )
+    found = measure(engine, cases["block"], cases["rounds"])
     Path(cases["out"]).write_text(json.dumps(found))
 
 
@@ -113,18 +116,27 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=10)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--block", type=int, default=BLOCK, help="tokens a block")
+    parser.add_argument("--worker", choices=EXECUTORS, default="here")
+    options = parser.parse_args()
     environment = ensure_environment()
-    cases = {"model": str(ensure_smollm2(environment)), "rounds": rounds}
+    cases = {"model": str(ensure_smollm2(environment)), **vars(options)}
     with tempfile.TemporaryDirectory() as folder:
         site = link_package(Path(folder))
-        found = run(environment, site, "restore", BLOCKS, cases)
+        blocks = 4 * PROMPT // options.block
+        found = run(environment, site, "restore", blocks, cases)
     kib = found["bytes"] / 1024
-    print(f"{found['blocks']} blocks of {kib:.0f} KiB, {rounds} times")
-    for name, told in (("out", "copying out"), ("back", "bringing back")):
+    print(f"{found['blocks']} blocks of {kib:.0f} KiB, {options.rounds} times")
+    for name, told, times in (
+        ("out", "copying out", options.rounds),
+        ("back", "bringing back", options.rounds),
+        ("asked", "asking the worker for nothing", 1),
+        ("scored", "the first budget by attention", 1),
+        ("first", "the first budget with copies", 1),
+    ):
         wall, cpu = np.array(found[name]).T
         print(
-            f"{told}: {len(wall) / rounds:.1f} calls; ms a call {np.median(wall):.2f}, "
+            f"{told}: {len(wall) / times:.1f} calls; ms a call {np.median(wall):.2f}, "
             f"at most {max(wall):.2f}; CPU {np.median(cpu):.2f}, at most {max(cpu):.2f}"
         )
 

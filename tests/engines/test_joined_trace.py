@@ -1,22 +1,22 @@
 """One trace from a client over warmroute to a real vLLM engine."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
+from engines.traced_vllm import Traced
 from integration.otlp_receiver import OtlpReceiver, ReceivedSpan
+from traced.client import TracingClient
+from traced.front import traced_front
 from two_vllm.engines import EngineOptions
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "03_traces"))
-
-from traced.client import TracingClient
-from traced.engine import traced_engine
-from traced.front import traced_front
-
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.timeout(900),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 NAMES = [
     "POST /v1/chat/completions",
@@ -50,27 +50,24 @@ CLIENT = {
 }
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def spans(
-    engine_options: EngineOptions, tmp_path: Path
-) -> AsyncIterator[dict[str, ReceivedSpan]]:
+    traced: Traced,
+    http: aiohttp.ClientSession,
+    engine_options: EngineOptions,
+    tmp_path: Path,
+) -> dict[str, ReceivedSpan]:
     """Return the spans of the second of two questions of one chat, by name."""
-    async with (
-        OtlpReceiver() as collector,
-        aiohttp.ClientSession() as http,
-        traced_engine(engine_options, collector.url, tmp_path, http) as (view, child),
-    ):
-        await child.ready(view.is_healthy)
-        model = (engine_options.model_name, str(engine_options.model))
-        front = traced_front(view.url, collector.url, model, tmp_path, http)
-        async with front as url:
-            client = TracingClient(collector.url, http)
-            messages = [{"role": "user", "content": "What is a block table? " * 8}]
-            trace_id = ""
-            for _ in range(2):
-                trace_id = await client.chat(url, model[0], messages, 8)
-            await asyncio.to_thread(client.close)
-            yield await joined(collector, trace_id)
+    url = traced.collector.url
+    model = (engine_options.model_name, str(engine_options.model))
+    async with traced_front(traced.view.url, url, model, tmp_path, http) as front:
+        client = TracingClient(url, http)
+        messages = [{"role": "user", "content": "What is a block table? " * 8}]
+        trace_id = ""
+        for _ in range(2):
+            trace_id = await client.chat(front, model[0], messages, 8)
+        await asyncio.to_thread(client.close)
+        return await joined(traced.collector, trace_id)
 
 
 async def joined(collector: OtlpReceiver, trace_id: str) -> dict[str, ReceivedSpan]:

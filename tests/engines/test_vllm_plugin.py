@@ -12,13 +12,12 @@ from engines.vllm_plugin_rig import (
     MOST,
     NUM_BLOCKS,
     TOKEN,
-    EventView,
-    Plugged,
     PluginEngine,
     blocks,
     fill,
     prompt,
 )
+from engines.vllm_plugin_shared import EventView, Plugged
 
 from warmroute.adapters.endpoint import Endpoint
 from warmroute.adapters.kv_control import VERBS

@@ -7,17 +7,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engines.vllm_plugin_rig import (
-    BLOCK,
-    Plugged,
-    PluginEngine,
-    PluginOptions,
-    link_package,
-    running,
-)
-from two_vllm.engines import EngineOptions
-from two_vllm.environment import ensure_environment
-from two_vllm.models import ensure_smollm2
+from engines.vllm_plugin_rig import BLOCK, PluginEngine
+from engines.vllm_plugin_shared import Plugged
 
 pytestmark = [
     pytest.mark.engines,
@@ -25,7 +16,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-NUM_BLOCKS = 48
 FULL = {"method": "full"}
 SCORED = {"method": "attention", "tokens": 6 * BLOCK}
 FILLER = (
@@ -39,32 +29,11 @@ ENOUGH = 0.05
 """Nats that 16-bit floats may make in another batch."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def engines(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[PluginEngine]:
-    folder = tmp_path_factory.mktemp("attention")
-    environment = ensure_environment()
-    base = EngineOptions(
-        environment, ensure_smollm2(environment), "smol", NUM_BLOCKS, 1_024
-    )
-    options = PluginOptions(
-        "scored",
-        folder,
-        link_package(folder / "site"),
-        num_blocks=NUM_BLOCKS,
-        max_model_len=1_024,
-        environ={"WARMROUTE_KV_ATTENTION": "1"},
-    )
-    async with running(base, [options]) as (engine,):
-        yield engine
-
-
 @pytest_asyncio.fixture(loop_scope="session")
-async def engine(engines: PluginEngine) -> AsyncIterator[PluginEngine]:
-    yield engines
-    await engines.kv("budget", FULL)
-    assert await engines.is_whole()
+async def engine(plugged: Plugged) -> AsyncIterator[PluginEngine]:
+    yield plugged.scored
+    await plugged.scored.kv("budget", FULL)
+    assert await plugged.scored.is_whole()
 
 
 async def encode(engine: PluginEngine, text: str) -> list[int]:

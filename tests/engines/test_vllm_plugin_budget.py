@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engines.vllm_plugin_rig import (
-    BLOCK,
-    EventView,
-    Plugged,
-    PluginEngine,
-    prompt,
-)
+from engines.vllm_plugin_rig import BLOCK, PluginEngine, prompt
+from engines.vllm_plugin_shared import EventView, Plugged
 
 pytestmark = [
     pytest.mark.engines,

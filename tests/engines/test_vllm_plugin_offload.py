@@ -11,12 +11,12 @@ from engines.vllm_plugin_rig import (
     LENGTH,
     MOST,
     TOKEN,
-    Plugged,
     PluginEngine,
     blocks,
     fill,
     prompt,
 )
+from engines.vllm_plugin_shared import Plugged
 from integration.served import Served
 
 pytestmark = [

@@ -15,15 +15,8 @@ from engines.test_vllm_plugin_budget import (
     refer,
     run_together,
 )
-from engines.vllm_plugin_rig import (
-    BLOCK,
-    PluginEngine,
-    PluginOptions,
-    link_package,
-    prompt,
-    running,
-)
-from two_vllm.engines import EngineOptions
+from engines.vllm_plugin_rig import BLOCK, PluginEngine, prompt
+from engines.vllm_plugin_shared import Plugged
 
 pytestmark = [
     pytest.mark.engines,
@@ -35,56 +28,15 @@ MUCH = 256 << 20
 LATER = {"method": "sinks", "tokens": 2_000, "host_bytes": MUCH}
 """A budget that no request of these tests comes up to by itself."""
 
-SPOILER = """
-class Spoiler:
-    def spoil_copies(self):
-        for held in self.model_runner._warmroute_copies._copies.values():
-            for at, layers in held.items():
-                held[at] = [-4 * layer for layer in layers]
-        return self.count_copies()
-
-    def count_copies(self):
-        copies = self.model_runner._warmroute_copies._copies
-        return {"blocks": sum(map(len, copies.values()))}
-
-    def last_positions(self):
-        requests = self.model_runner.requests
-        return {name: one.num_computed_tokens for name, one in requests.items()}
-"""
-"""Of the tests alone: spoils what copies say, and looks inside.
-
-Blocks that change their places among each other would be no spoiling: their keys know
-their positions, and attention is a sum over all of them.
-"""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def engines(
-    engine_options: EngineOptions, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[PluginEngine]:
-    folder = tmp_path_factory.mktemp("restore")
-    site = link_package(folder / "site")
-    (site / "spoiler.py").write_text(SPOILER)
-    options = PluginOptions(
-        "restoring",
-        folder,
-        site,
-        arguments=(
-            "--worker-extension-cls=spoiler.Spoiler",
-            "--max-num-batched-tokens=256",
-        ),
-    )
-    async with running(engine_options, [options]) as (engine,):
-        yield engine
-
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def engine(engines: PluginEngine) -> AsyncIterator[PluginEngine]:
-    assert await engines.is_whole()
-    await engines.kv("budget", LATER)
-    yield engines
-    await engines.kv("budget", FULL)
-    await nothing_is_left(engines)
+async def engine(plugged: Plugged) -> AsyncIterator[PluginEngine]:
+    engine = plugged.engine
+    assert await engine.is_whole()
+    await engine.kv("budget", LATER)
+    yield engine
+    await engine.kv("budget", FULL)
+    await nothing_is_left(engine)
 
 
 async def copied(engine: PluginEngine) -> int:

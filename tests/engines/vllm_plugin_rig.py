@@ -1,13 +1,11 @@
 """A real vLLM with the plugin beside it, without an installation of its own."""
 
 import asyncio
-import contextlib
 import io
 import json
 import os
 import random
 import tomllib
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,13 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
-import pytest_asyncio
-import zmq
-import zmq.asyncio
 from two_vllm.engines import EngineOptions
 
-from warmroute.adapters.kv_events.wire import Cleared, Removed, Stored, decode
 from warmroute.proxy.demo.child import Child, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +74,11 @@ def pretend(folder: Path, version: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """How one engine of the tests differs from the others."""
+    """How one engine of the tests differs from the others.
+
+    Args:
+        base: Its model, where that is not the one of the others.
+    """
 
     name: str
     folder: Path
@@ -93,6 +90,7 @@ class PluginOptions:
     max_model_len: int = 2048
     has_replay: bool = True
     environ: Mapping[str, str] = field(default_factory=dict)
+    base: EngineOptions | None = None
 
 
 class PluginEngine:
@@ -101,7 +99,7 @@ class PluginEngine:
     def __init__(
         self, base: EngineOptions, options: PluginOptions, http: aiohttp.ClientSession
     ) -> None:
-        self.base = base
+        self.base = options.base or base
         self.options = options
         self.http = http
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -255,106 +253,6 @@ class PluginEngine:
             if value is not None:
                 environ[name] = value
         return environ
-
-
-class Ear:
-    """Hear an engine's KV events; it connects, so this binds."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.bind(endpoint)
-
-    async def next(self, timeout_s: float = 5.0) -> tuple[int, bytes]:
-        """Return the next batch and its number."""
-        async with asyncio.timeout(timeout_s):
-            _, seq, payload = await self._socket.recv_multipart()
-        return int.from_bytes(seq, "big"), payload
-
-    def close(self) -> None:
-        self._context.destroy(linger=0)
-
-
-class EventView:
-    """What the events say is cached, counted, because vLLM stores copies."""
-
-    def __init__(self, ear: Ear, seq: int) -> None:
-        self.ear = ear
-        self.seq = seq
-        self.blocks: Counter[int] = Counter()
-        self.contents: dict[int, Stored] = {}
-
-    async def catch_up(self, seq: int) -> None:
-        """Hear everything up to batch *seq*."""
-        while self.seq < seq:
-            number, payload = await self.ear.next()
-            assert number == self.seq + 1
-            self.seq = number
-            for event in decode(payload).events:
-                self._apply(event)
-
-    def _apply(self, event: object) -> None:
-        if isinstance(event, Cleared):
-            self.blocks.clear()
-        elif isinstance(event, Stored):
-            self.blocks.update(int(one) for one in event.block_hashes)
-            self.contents.update((int(one), event) for one in event.block_hashes)
-        elif isinstance(event, Removed):
-            self.blocks.subtract(int(one) for one in event.block_hashes)
-
-    @property
-    def cached(self) -> set[int]:
-        assert min(self.blocks.values(), default=0) >= 0
-        return set(+self.blocks)
-
-
-async def hear(engine: PluginEngine, ear: Ear) -> int:
-    """Wait until the publisher has found us; return the last number, nothing cached."""
-    for at in range(100):
-        await engine.complete(prompt(f"hear-{at}", 2 * BLOCK))
-        with contextlib.suppress(TimeoutError):
-            seq, _ = await ear.next(0.2)
-            break
-    else:
-        raise AssertionError("no events")
-    await engine.kv("flush")
-    last = (await engine.kv("snapshot"))["seq"]
-    while seq < last:
-        seq, _ = await ear.next()
-    return seq
-
-
-@dataclass(frozen=True, slots=True)
-class Plugged:
-    """The engines of the tests: with the plugin, with a host tier, and a stranger."""
-
-    engine: PluginEngine
-    view: EventView
-    hosted: PluginEngine
-    stranger: PluginEngine
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def plugged(
-    engine_options: EngineOptions,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[Plugged]:
-    folder = tmp_path_factory.mktemp("plugin")
-    site = link_package(folder / "site")
-    other = pretend(link_package(folder / "other"), "0.99.0+cpu")
-    options = [
-        PluginOptions("plugged", folder, site),
-        PluginOptions("hosted", folder, site, arguments=HOST_TIER, has_replay=False),
-        PluginOptions("stranger", folder, other),
-    ]
-    async with running(engine_options, options) as (engine, hosted, stranger):
-        ear = Ear(engine.events)
-        try:
-            view = EventView(ear, await hear(engine, ear))
-            yield Plugged(engine, view, hosted, stranger)
-        finally:
-            ear.close()
 
 
 def prompt(seed: str, length: int = LENGTH) -> list[int]:

@@ -10,12 +10,19 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from warmroute.adapters.kv_control import VERBS, Capabilities
+from warmroute.adapters.kv_control import (
+    VERBS,
+    Capabilities,
+    decode_request,
+    perform,
+)
+from warmroute.adapters.kv_plugin import body as body_module
 from warmroute.adapters.kv_plugin import endpoint as endpoint_module
+from warmroute.adapters.kv_plugin.body import Body
 from warmroute.adapters.kv_plugin.calls import CoreCalls
 from warmroute.adapters.kv_plugin.control import PluginKVControl
 from warmroute.adapters.kv_plugin.door import Door
-from warmroute.adapters.kv_plugin.endpoint import DoorEndpoint, HttpRequest, read_body
+from warmroute.adapters.kv_plugin.endpoint import DoorEndpoint, HttpRequest
 from warmroute.adapters.kv_plugin.jobs import MAX_OPEN, Jobs
 from warmroute.adapters.kv_plugin.share import retained_share, retention_cap
 from warmroute.adapters.kv_plugin.timer import ExpiryTimer
@@ -78,11 +85,20 @@ class FakeHttp:
         }
         self.path_params = {"verb": verb}
         self.app = None
+        self.num_read = 0
+        self.stays = True
         self._body = body
 
     async def stream(self) -> AsyncIterator[bytes]:
         for at in range(0, len(self._body), 65536):
             yield self._body[at : at + 65536]
+            self.num_read = min(at + 65536, len(self._body))
+        if not self.stays:
+            raise FakeDisconnect
+
+
+class FakeDisconnect(Exception):
+    """Tells that the caller went away, as the server does."""
 
 
 class FakeEngines:
@@ -130,10 +146,10 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., DoorEndpoint]:
             one._drive(engines)
         return one
 
-    responses = SimpleNamespace(Response=FakeResponse)
-    monkeypatch.setattr(
-        endpoint_module, "importlib", SimpleNamespace(import_module=lambda _: responses)
-    )
+    server = SimpleNamespace(Response=FakeResponse, ClientDisconnect=FakeDisconnect)
+    importing = SimpleNamespace(import_module=lambda _: server)
+    for module in (endpoint_module, body_module):
+        monkeypatch.setattr(module, "importlib", importing)
     return endpoint
 
 
@@ -185,8 +201,51 @@ class TestEndpoint:
             "kv_verb_unsupported",
         )
 
-    async def test_a_body_is_read_in_pieces(self) -> None:
-        assert len(await read_body(FakeHttp("x", bytes(200_000)))) == 200_000
+    async def test_a_body_is_read_in_pieces(self, make: Make) -> None:
+        body = Body(FakeHttp("x", bytes(200_000)))
+        assert len(await body.read()) == 200_000
+
+    @pytest.mark.parametrize(
+        ("http", "status"),
+        [
+            (FakeHttp("evict", bytes(20 * 2**20)), 413),
+            (FakeHttp("evict", bytes(5 * 2**20), token="x"), 401),
+            (FakeHttp("nonsense", bytes(5 * 2**20)), 404),
+        ],
+    )
+    async def test_whoever_is_refused_may_send_its_body_to_the_end(
+        self, make: Make, http: FakeHttp, status: int
+    ) -> None:
+        """Or the connection would be reset, and the refusal lost with it."""
+        answer = await make("t", FakeEngines()).answer(http)
+        assert (answer.status, http.num_read) == (status, len(http._body))
+
+    async def test_a_body_without_end_is_not_read_for_ever(self, make: Make) -> None:
+        http = FakeHttp("evict", token="x")
+        http._body = bytes(200 * 2**20)
+        assert (await make("t").answer(http)).status == 401
+        assert http.num_read < 100 * 2**20
+
+    async def test_a_refused_caller_that_stops_sending_is_not_waited_for(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Stuck(FakeHttp):
+            async def stream(self) -> AsyncIterator[bytes]:
+                yield b"{"
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(body_module, "LINGER_S", 0.01)
+        assert (await make("t").answer(Stuck("evict", token="x"))).status == 401
+
+    @pytest.mark.parametrize("token", ["t", "x"])
+    async def test_a_caller_that_goes_away_is_nothing_to_log(
+        self, make: Make, caplog: pytest.LogCaptureFixture, token: str
+    ) -> None:
+        http = FakeHttp("evict", b"{", token=token)
+        http.stays = False
+        answer = await make("t").answer(http)
+        assert answer.status == (400 if token == "t" else 401)
+        assert not caplog.records
 
 
 class TestCalls:
@@ -233,6 +292,25 @@ class TestCalls:
         with pytest.raises(ClientError, match="unsupported: too new") as caught:
             await control.flush(Request())
         assert caught.value.status == 501
+
+    @pytest.mark.parametrize("verb", ["evict", "retain", "restore"])
+    async def test_more_blocks_than_a_call_may_name_are_refused(
+        self, verb: str
+    ) -> None:
+        """Before anything is done: with a page a token, a long prompt comes to it."""
+        engines = FakeEngines(lambda *_: done({"hashes": list(range(65_537))}))
+        calls = CoreCalls(engines)
+
+        async def tokenize(request: object) -> list[int]:
+            return [0] * 65_537
+
+        control = PluginKVControl(calls, ExpiryTimer(calls), tokenize, no_tokens)
+        fields = {"ttl_s": 1.0} if verb == "retain" else {}
+        asked = decode_request(verb, msgspec.json.encode({"prompt": "a", **fields}))
+        with pytest.raises(ClientError, match="allowed: 65536 blocks in a") as caught:
+            await perform(control, verb, asked)
+        assert (caught.value.status, caught.value.code) == (400, "kv_request_invalid")
+        assert [one for one, _ in engines.calls] == ["hashes"]
 
 
 async def no_tokens(*request: object) -> Any:

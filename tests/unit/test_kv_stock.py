@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from warmroute.adapters.base import Endpoint, KVControl
-from warmroute.adapters.kv_control import VERBS, Flushed
+from warmroute.adapters.kv_control import VERBS, Capabilities, Flushed
 from warmroute.adapters.kv_requests import BlocksRequest, Request
 from warmroute.adapters.openai import OpenAIAdapter
 from warmroute.adapters.sglang.client import SGLangAdapter
@@ -62,6 +63,18 @@ async def test_vllm_without_developer_mode_says_what_is_needed() -> None:
         with pytest.raises(ClientError, match="VLLM_SERVER_DEV_MODE=1") as caught:
             await control.flush(Request())
         assert caught.value.status == 501
+
+
+@pytest.mark.parametrize("adapter", [VLLMAdapter(), SGLangAdapter()])
+async def test_what_a_door_tells_is_told_on(adapter: OpenAIAdapter) -> None:
+    """Of running requests, too."""
+    verbs: dict[str, bool | str] = dict.fromkeys(VERBS, True)
+    told = Capabilities(verbs=verbs, running={"restore": "unsupported: no budgets"})
+    answers = {
+        ("GET", "/warmroute/kv/capabilities"): (200, msgspec.json.encode(told).decode())
+    }
+    async with engine(adapter, answers) as (control, _):
+        assert await control.capabilities(Request()) == told
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.test_vllm_plugin_budget import SIZE, FakeScheduler, held, request
 
-from warmroute.adapters.vllm.plugin import kept
+from warmroute.adapters.vllm.plugin import slices
 from warmroute.adapters.vllm.plugin.block_budget import BlockBudget
 from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.copies import Copies, open_copies, put_back
@@ -184,10 +184,17 @@ def stamp(name: str, at: int) -> int:
     return 1 + int(name) * 1_000 + at
 
 
+def num_layers(copies: Copies) -> int:
+    """Count what is copied, a layer of a block each."""
+    blocks = (block for held in copies._copies.values() for block in held.values())
+    return sum(layer is not None for block in blocks for layer in block)
+
+
 @contextmanager
-def slices_of(blocks: int) -> Iterator[None]:
+def slices_of(blocks: float) -> Iterator[None]:
+    """Slices of so many blocks; with a half, a block is copied in two parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept, "SLICE_BYTES", blocks * BLOCK_BYTES)
+        patch.setattr(slices, "SLICE_BYTES", int(blocks * BLOCK_BYTES))
         yield
 
 
@@ -195,7 +202,7 @@ def budget(tokens: int, host_bytes: int | None = MUCH) -> BlockBudget:
     return BlockBudget("window", tokens, None, 0, host_bytes)
 
 
-STEP, RESTORE, PREEMPT, END = range(4)
+STEP, RESTORE, BEGIN, GO_ON, PREEMPT, END = range(6)
 
 
 class TestReturning:
@@ -203,35 +210,48 @@ class TestReturning:
         st.lists(st.integers(1, 50), min_size=1, max_size=3),
         st.lists(
             st.tuples(
-                st.sampled_from([STEP, STEP, STEP, RESTORE, RESTORE, PREEMPT, END]),
+                st.sampled_from(
+                    [STEP, STEP, STEP, RESTORE, BEGIN, GO_ON, GO_ON, PREEMPT, END]
+                ),
                 st.integers(0, 2),
                 st.sampled_from([None, 2 * SIZE, 4 * SIZE, 7 * SIZE]),
             ),
             max_size=40,
         ),
-        st.integers(1, 4),
+        st.sampled_from([0.5, 1, 2, 4]),
         st.sampled_from([MUCH, 3 * BLOCK_BYTES]),
     )
     def test_every_block_that_a_request_has_is_its_own(
         self,
         prompts: Sequence[int],
         acts: Sequence[tuple[int, int, int | None]],
-        slice_blocks: int,
+        slice_blocks: float,
         cap_bytes: int,
     ) -> None:
-        """Whatever is done in whatever order, and all is free again in the end."""
+        """Whatever is done in whatever order, and all is free again in the end.
+
+        Calls that were begun are left where they are, as by callers that go away.
+        """
         with slices_of(slice_blocks):
             machine = Machine(budget(3 * SIZE, cap_bytes))
             ones = [machine.add(f"{n}", tokens) for n, tokens in enumerate(prompts)]
             machine.step()
+            begun: list[Iterator[object]] = []
             for act, number, hold_tokens in acts:
                 one = ones[number % len(ones)]
                 if act == STEP:
                     machine.step()
+                elif act == GO_ON and begun:
+                    job = begun[number % len(begun)]
+                    next(job, None)
                 elif one in machine.scheduler.running:
                     if act == RESTORE:
                         changed, named = machine.restore(one.request_id, hold_tokens)
                         assert changed <= named
+                    elif act == BEGIN:
+                        job = machine.returning.bring_back(one.request_id, hold_tokens)
+                        assert next(job)
+                        begun.append(job)
                     elif act == PREEMPT and one.num_computed_tokens:
                         machine.preempt(one)
                     elif act == END and one.num_computed_tokens:
@@ -300,6 +320,84 @@ class TestReturning:
             parts.close()
             assert machine.restore("1") == (5, 5)
             machine.check()
+
+    def test_a_large_block_is_copied_in_parts_and_goes_behind_the_last(self) -> None:
+        """A step copies no more than a slice, and what is not copied yet stays."""
+        with slices_of(0.5):
+            machine = Machine(budget(3 * SIZE))
+            machine.add("1", 24)
+            machine.step()
+            copies: Copies = getattr(machine.runner, OPEN_COPIES)
+            for step in range(1, 9):
+                machine.step()
+                assert num_layers(copies) == step
+                assert machine.budgets.num_given == step // 2
+                machine.check()
+
+    def test_a_block_that_was_begun_goes_whatever_would_be_chosen_now(self) -> None:
+        with slices_of(0.5):
+            machine = Machine(budget(3 * SIZE))
+            machine.add("1", 24)
+            machine.step()
+            machine.step()
+            machine.budgets._choose = lambda blocks, count: blocks[-count:]
+            machine.step()
+            assert held(machine.scheduler, "1") == [1, 2, 3, 4, 5, 6]
+            machine.step()
+            machine.step()
+            assert held(machine.scheduler, "1") == [1, 2, 3, 5, 6]
+            machine.check()
+
+    def test_a_large_block_returns_in_parts_and_is_seen_behind_the_last(self) -> None:
+        with slices_of(0.5):
+            machine = Machine(budget(3 * SIZE))
+            machine.add("1", 24)
+            for _ in range(5):
+                machine.step()
+            gone = [at for at in range(7) if at not in held(machine.scheduler, "1")]
+            parts = machine.returning.bring_back("1", None)
+            assert [next(parts), next(parts)] == [{"named": 2}, {"changed": 0}]
+            machine.step()
+            machine.check()
+            assert not set(gone) & set(held(machine.scheduler, "1"))
+            assert list(parts) == [{"changed": 1}, {"changed": 0}, {"changed": 1}]
+            assert set(gone) <= set(held(machine.scheduler, "1"))
+            machine.check()
+
+    @pytest.mark.parametrize("ending", ["end", "preempt", "close", "restore"])
+    def test_a_page_that_was_filled_in_part_is_free_again(self, ending: str) -> None:
+        """Whoever ends it: the request, the caller, or another caller."""
+        with slices_of(0.5):
+            machine = Machine(budget(3 * SIZE))
+            one = machine.add("1", 24)
+            for _ in range(5):
+                machine.step()
+            parts = machine.returning.bring_back("1", None)
+            assert [next(parts), next(parts)] == [{"named": 2}, {"changed": 0}]
+            if ending == "close":
+                parts.close()
+            elif ending == "restore":
+                assert machine.restore("1") == (2, 2)
+                assert list(parts) == [{"changed": 0}, {"changed": 0}]
+            else:
+                getattr(machine, ending)(one)
+                machine.step()
+            used = {page for _, _, page in machine.pages()}
+            assert machine.scheduler.pool.get_num_free_blocks() == 63 - len(used)
+            assert not [part for part in parts if part["changed"]]
+            machine.check()
+
+    @pytest.mark.parametrize("ending", ["end", "preempt"])
+    def test_a_copy_that_was_begun_goes_with_its_request(self, ending: str) -> None:
+        with slices_of(0.5):
+            machine = Machine(budget(3 * SIZE))
+            one = machine.add("1", 24)
+            machine.step()
+            machine.step()
+            assert (machine.num_copies, len(held(machine.scheduler, "1"))) == (1, 7)
+            getattr(machine, ending)(one)
+            machine.step()
+            assert machine.num_copies == machine.budgets.kept.num_bytes == 0
 
     @pytest.mark.parametrize("ending", ["end", "preempt"])
     def test_a_request_that_is_over_between_slices_gets_no_more(

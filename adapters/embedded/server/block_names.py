@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from warmroute.adapters.embedded.server.chat_prompt import ChatPrompt
 from warmroute.adapters.embedded.server.serving import Serving
-from warmroute.adapters.kv_requests import MAX_BLOCKS, BlocksRequest
+from warmroute.adapters.kv_requests import BlocksRequest, check_named
 from warmroute.policies.errors import ClientError
 from warmroute.policies.kv.blocks import hash_tokens
 
@@ -43,7 +43,7 @@ class BlockNames:
             return list(dict.fromkeys(request.hashes))
         tokens = await self._tokens(request)
         root = self._root(request.cache_salt)
-        self._check_length(len(tokens))
+        check_named(len(tokens), len(tokens) // self._block_size)
         hashes = await asyncio.to_thread(self._hash, tokens, root)
         if len(hashes) <= request.skip_blocks:
             raise ClientError(
@@ -54,16 +54,6 @@ class BlockNames:
                 f"{request.skip_blocks}; name one block or more",
             )
         return hashes[request.skip_blocks :]
-
-    def _check_length(self, num_tokens: int) -> None:
-        if num_tokens // self._block_size > MAX_BLOCKS:
-            raise ClientError(
-                400,
-                "kv_request_invalid",
-                f"{num_tokens} tokens are {num_tokens // self._block_size} blocks of "
-                f"{self._block_size} (allowed: {MAX_BLOCKS} blocks in a call); name "
-                f"fewer",
-            )
 
     def _hash(self, tokens: list[int], root: int) -> list[int]:
         return hash_tokens(array("I", tokens), self._block_size, root)

@@ -10,6 +10,7 @@ from warmroute.adapters.vllm.plugin.block_budget import (
     refused_budget,
     to_be_chosen_from,
 )
+from warmroute.adapters.vllm.plugin.filling import Filling
 from warmroute.adapters.vllm.plugin.kept import KeptBlocks
 from warmroute.adapters.vllm.plugin.limits import (
     NEVER,
@@ -53,6 +54,7 @@ class Budgets:
 
     Attributes:
         default: The budget of requests to come.
+        filling: Pages that are being filled for those that get blocks back.
         kept: What of the blocks given back is copied.
         workers: Reach the model; None until the engine is known.
         num_given: Blocks given back so far.
@@ -65,6 +67,7 @@ class Budgets:
         "_manager",
         "_scheduler",
         "default",
+        "filling",
         "kept",
         "num_given",
         "workers",
@@ -78,6 +81,7 @@ class Budgets:
         self._is_armed = False
         self._is_watching = False
         self.default: BlockBudget | None = None
+        self.filling = Filling(self._manager.block_pool)
         self.kept = KeptBlocks()
         self.workers: Workers | None = None
         self.num_given = 0
@@ -128,9 +132,9 @@ class Budgets:
         kept = self.kept
         if not kept.block_bytes:
             answer = self.ask_worker(COPIES, ())
-            if not isinstance(answer, int):
-                return str(answer)
-            kept.block_bytes = answer
+            if isinstance(answer, str):
+                return answer
+            kept.block_bytes, kept.parts = cast(tuple[int, int], answer)
         if cap_bytes < kept.block_bytes:
             raise refused_budget(
                 "host_bytes",
@@ -142,7 +146,8 @@ class Budgets:
     def give_back(self) -> dict[str, list[int]]:
         """Give back what is over the budgets; tells which blocks of which request.
 
-        What is copied goes in slices, one a step.
+        What is copied goes in slices, one a step, and a block only when all of it is
+        copied.
         """
         over = [one for one in map(self._over, self._scheduler.running) if one]
         scored = [one.name for one in over if one.limit.is_scored]
@@ -150,14 +155,17 @@ class Budgets:
         given: dict[str, list[int]] = {}
         left = self.kept.slice_blocks
         for one in over:
-            count, is_copied = one.count, one.limit.is_copied and self.kept.num_free
+            count = one.count
+            is_copied = one.limit.is_copied and self.kept.may_copy(one.name)
             if is_copied:
                 count = min(count, left)
                 left -= count
-            if count < one.count:
+            chosen = self._chosen(one, count, masses) if count else []
+            if is_copied and chosen and not self.kept.add(one.name, chosen):
+                chosen = []
+            if len(chosen) < one.count:
                 one.limit.look_again()
-            if count:
-                chosen = self._chosen(one, count, masses)
+            if chosen:
                 self._give(one.name, chosen, one.limit)
                 given[one.name] = chosen
         return given
@@ -165,6 +173,9 @@ class Budgets:
     def _chosen(
         self, one: Over, count: int, masses: Mapping[str, Sequence[float]]
     ) -> list[int]:
+        begun = self.kept.begun(one.name)
+        if begun is not None:
+            return [begun]
         if one.limit.is_scored:
             seen = masses.get(one.name, ())
             return sorted(least_wanted(one.blocks, count, seen))
@@ -195,8 +206,6 @@ class Budgets:
             blocks[at] = null
         # What is computed from now on has not seen everything before it.
         manager.num_cached_block[name] = NEVER
-        if limit.is_copied:
-            self.kept.add(name, over)
         manager.block_pool.free_blocks(reversed(pages))
         limit.num_given += len(pages)
         self.num_given += len(pages)
@@ -221,7 +230,8 @@ class Budgets:
 
     def _scheduling(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
         def schedule_within_budgets(*arguments: Any, **options: Any) -> Any:
-            self.kept.drop_ended(lambda name: not has_holes(self._manager, name))
+            self.filling.drop_ended(self._is_over)
+            self.kept.drop_ended(self._is_over)
             given = self.give_back()
             output = schedule(*arguments, **options)
             self.kept.tell(output)
@@ -233,6 +243,13 @@ class Budgets:
             return output
 
         return schedule_within_budgets
+
+    def _is_over(self, name: str) -> bool:
+        """Whether a request has ended, or was computed anew, since it had copies."""
+        manager = self._manager
+        if self.kept.begun(name) is not None and name in manager.req_to_blocks:
+            return False
+        return not has_holes(manager, name)
 
     def _begun(self, output: Any) -> list[str]:
         """Return who is to be watched of those whose first tokens are computed."""

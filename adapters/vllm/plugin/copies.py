@@ -1,7 +1,8 @@
 """The worker's side of what is kept: bytes of blocks that were given back.
 
 A page that was given back may be cleared, or written by another request, in the same
-step. So what is to be kept is copied before the runner begins with the step.
+step. So what is to be kept is copied before the runner begins with the step. A block
+that is larger than a slice is copied in parts, each of some layers.
 """
 
 import logging
@@ -14,11 +15,12 @@ from warmroute.adapters.vllm.plugin.names import (
     OPEN_COPIES,
     OPEN_HOLES,
 )
+from warmroute.adapters.vllm.plugin.slices import layers_of, num_parts
 
 logger = logging.getLogger("vllm.warmroute")
 
 Pairs = Sequence[tuple[int, int]]
-"""Places in a sequence, and the pages that are there from now on."""
+"""Places in a sequence, each with a part of its block, or with its page from now on."""
 
 
 class Copies:
@@ -29,12 +31,13 @@ class Copies:
         caches: The pages of each layer; the first dimension counts them.
     """
 
-    __slots__ = ("_caches", "_copies", "_runner")
+    __slots__ = ("_caches", "_copies", "_parts", "_runner")
 
     def __init__(self, runner: Any, caches: Sequence[Any]) -> None:
         self._runner = runner
         self._caches = caches
         self._copies: dict[str, dict[int, list[Any]]] = {}
+        self._parts = num_parts(self.block_bytes, len(caches))
 
     def __repr__(self) -> str:
         return f"<Copies [Requests: {len(self._copies)}]>"
@@ -44,47 +47,66 @@ class Copies:
         """Bytes of one block in all layers."""
         return sum(int(cache[0].nbytes) for cache in self._caches)
 
+    @property
+    def parts(self) -> int:
+        """In how many parts a block is copied."""
+        return self._parts
+
     def updating(self, update: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the runner's *update* of its batch that copies pages first."""
 
         def copy_and_update(output: Any) -> Any:
             for name in getattr(output, DROPPED, ()):
                 self._copies.pop(name, None)
-            copied: dict[str, list[int]] = getattr(output, COPIED, {})
-            for name, blocks in copied.items():
+            copied: dict[str, Pairs] = getattr(output, COPIED, {})
+            for name, parts in copied.items():
                 try:
-                    self._copy(name, blocks)
+                    self._copy(name, parts)
                 except Exception:  # the step goes on, and only these cannot return
                     logger.exception("warmroute: blocks could not be copied")
             return update(output)
 
         return copy_and_update
 
-    def put(self, name: str, pairs: Pairs) -> None:
-        """Put copies on pages, and drop them.
+    def put(self, name: str, pairs: Pairs, part: int) -> bool:
+        """Put a part of copies on pages; drop the copies behind the last part.
+
+        Returns:
+            Whether it was the last one.
 
         Raises:
             KeyError: There is no such copy; nothing was changed.
         """
         copies = self._copies[name]
+        layers = self._layers(part)
         found = [(page, copies[at]) for at, page in pairs]
+        if any(copy[layer] is None for _, copy in found for layer in layers):
+            raise KeyError(name)
         for page, copy in found:
-            for cache, kept in zip(self._caches, copy, strict=True):
-                cache[page].copy_(kept)
+            for layer in layers:
+                self._caches[layer][page].copy_(copy[layer])
+        if part + 1 < self._parts:
+            return False
         for at, _ in pairs:
             del copies[at]
         if not copies:
             del self._copies[name]
+        return True
 
-    def _copy(self, name: str, blocks: Sequence[int]) -> None:
+    def _copy(self, name: str, parts: Pairs) -> None:
         pages = self._runner.requests[name].block_ids[0]
         copies = self._copies.setdefault(name, {})
-        for at in blocks:
-            copies[at] = [cache[pages[at]].clone() for cache in self._caches]
+        for at, part in parts:
+            copy = copies.setdefault(at, [None] * len(self._caches))
+            for layer in self._layers(part):
+                copy[layer] = self._caches[layer][pages[at]].clone()
+
+    def _layers(self, part: int) -> range:
+        return layers_of(part, self._parts, len(self._caches))
 
 
-def open_copies(worker: Any) -> int | str:
-    """Let a worker copy what is given back; return the bytes of a block.
+def open_copies(worker: Any) -> tuple[int, int] | str:
+    """Let a worker copy what is given back; return the bytes and parts of a block.
 
     A method of every worker of vLLM, to be asked once it can skip blocks. Returns why
     it cannot, if so; never raises.
@@ -99,23 +121,25 @@ def open_copies(worker: Any) -> int | str:
             copies = Copies(runner, caches)
             runner._update_states = copies.updating(runner._update_states)
             setattr(runner, OPEN_COPIES, copies)
-        return int(getattr(runner, OPEN_COPIES).block_bytes)
+        opened: Copies = getattr(runner, OPEN_COPIES)
+        return opened.block_bytes, opened.parts
     except Exception as error:
         logger.exception("warmroute: nothing can be copied")
         return f"unsupported: a look at the worker failed: {error!r}"
 
 
-def put_back(worker: Any, name: str, pairs: Pairs) -> str | None:
-    """Put blocks back into a request between two steps; say why not, if so.
+def put_back(worker: Any, name: str, pairs: Pairs, part: int) -> str | None:
+    """Put a part of blocks on pages between two steps; say why not, if so.
 
-    A method of every worker of vLLM; never raises.
+    With the last part the request has them back. A method of every worker of vLLM;
+    never raises.
     """
     try:
         runner = worker.model_runner
         if name not in runner.requests:
             return "the worker does not run it"
-        getattr(runner, OPEN_COPIES).put(name, pairs)
-        getattr(runner, OPEN_HOLES).put_in(name, pairs)
+        if getattr(runner, OPEN_COPIES).put(name, pairs, part):
+            getattr(runner, OPEN_HOLES).put_in(name, pairs)
     except Exception as error:
         logger.exception("warmroute: blocks could not be put back")
         return repr(error)

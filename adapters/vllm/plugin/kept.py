@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from warmroute.adapters.vllm.plugin.names import COPIED, DROPPED
-
-SLICE_BYTES = 2 << 20
-"""Bytes copied at a time, in either direction; a block that is larger is one slice."""
+from warmroute.adapters.vllm.plugin.slices import num_whole
 
 
 class KeptBlocks:
@@ -18,16 +16,27 @@ class KeptBlocks:
 
     Attributes:
         block_bytes: Bytes of a block in all layers; 0 while nothing is ever copied.
+        parts: In how many parts a block is copied, one at a time.
         cap_bytes: Most bytes of all copies; those that are there stay when it falls.
     """
 
-    __slots__ = ("_added", "_blocks", "_gone", "block_bytes", "cap_bytes")
+    __slots__ = (
+        "_added",
+        "_begun",
+        "_blocks",
+        "_gone",
+        "block_bytes",
+        "cap_bytes",
+        "parts",
+    )
 
     def __init__(self) -> None:
         self._blocks: dict[str, set[int]] = {}
-        self._added: dict[str, list[int]] = {}
+        self._begun: dict[str, tuple[int, int]] = {}
+        self._added: dict[str, list[tuple[int, int]]] = {}
         self._gone: list[str] = []
         self.block_bytes = 0
+        self.parts = 1
         self.cap_bytes = 0
 
     def __repr__(self) -> str:
@@ -35,19 +44,23 @@ class KeptBlocks:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all copies. O(requests that have some)."""
-        return sum(map(len, self._blocks.values())) * self.block_bytes
-
-    @property
-    def num_free(self) -> int:
-        """Count the blocks that may still be copied."""
-        free = (self.cap_bytes - self.num_bytes) // self.block_bytes
-        return max(0, free) if self.block_bytes else 0
+        """Bytes of all copies, those begun included. O(requests that have some)."""
+        num_blocks = sum(map(len, self._blocks.values())) + len(self._begun)
+        return num_blocks * self.block_bytes
 
     @property
     def slice_blocks(self) -> int:
         """Blocks that are copied at a time."""
-        return max(1, SLICE_BYTES // max(1, self.block_bytes))
+        return num_whole(self.block_bytes)
+
+    def may_copy(self, name: str) -> bool:
+        """Tell whether there is room for one more block of this request."""
+        return name in self._begun or self._num_free > 0
+
+    def begun(self, name: str) -> int | None:
+        """Return which block of a request is copied in part."""
+        begun = self._begun.get(name)
+        return None if begun is None else begun[0]
 
     def of(self, name: str) -> list[int]:
         """Return where in its sequence a request has copies, in order."""
@@ -57,12 +70,21 @@ class KeptBlocks:
         """Tell whether there is a copy of a block of this request."""
         return at in self._blocks.get(name, ())
 
-    def add(self, name: str, blocks: Sequence[int]) -> None:
-        """Have the worker copy these, as far as there is room."""
-        some = blocks[: self.num_free]
+    def add(self, name: str, blocks: Sequence[int]) -> bool:
+        """Have the worker copy these, as far as there is room.
+
+        Where a block takes several slices, there is one, and a part of it is copied.
+
+        Returns:
+            Whether nothing is left to copy, so that they may go.
+        """
+        if self.parts > 1:
+            return self._add_part(name, blocks[0])
+        some = blocks[: self._num_free]
         if some:
             self._blocks.setdefault(name, set()).update(some)
-            self._added.setdefault(name, []).extend(some)
+            self._added.setdefault(name, []).extend((at, 0) for at in some)
+        return True
 
     def remove(self, name: str, blocks: Sequence[int]) -> None:
         """Note that these were put back, and their copies dropped."""
@@ -74,8 +96,10 @@ class KeptBlocks:
 
     def drop_ended(self, is_over: Callable[[str], bool]) -> None:
         """Have the worker drop the copies of requests that are over."""
-        for name in [one for one in self._blocks if is_over(one)]:
-            del self._blocks[name]
+        names = self._blocks.keys() | self._begun.keys()
+        for name in [one for one in names if is_over(one)]:
+            self._blocks.pop(name, None)
+            self._begun.pop(name, None)
             self._gone.append(name)
 
     def tell(self, output: Any) -> None:
@@ -86,3 +110,17 @@ class KeptBlocks:
         if self._gone:
             setattr(output, DROPPED, self._gone)
             self._gone = []
+
+    @property
+    def _num_free(self) -> int:
+        free = (self.cap_bytes - self.num_bytes) // self.block_bytes
+        return max(0, free) if self.block_bytes else 0
+
+    def _add_part(self, name: str, at: int) -> bool:
+        _, part = self._begun.pop(name, (at, 0))
+        self._added.setdefault(name, []).append((at, part))
+        if part + 1 < self.parts:
+            self._begun[name] = (at, part + 1)
+            return False
+        self._blocks.setdefault(name, set()).add(at)
+        return True

@@ -22,7 +22,8 @@ class Returning:
     """Put copies of blocks on new pages of the requests that gave them back.
 
     Each slice takes pages, has the worker fill them, and puts them into the tables of
-    both sides, so that the engine may step behind any of them.
+    both sides, so that the engine may step behind any of them. Behind a part of a block
+    it may, too: until its last part, the page is in no table.
 
     Args:
         scheduler: The engine's.
@@ -60,7 +61,7 @@ class Returning:
         for (request, limit), hold, blocks in zip(meant, holds, wanted, strict=True):
             limit.num_held = hold
             for some in self._slices(blocks):
-                yield {"changed": self._put_back(request, limit, some)}
+                yield from self._put_back(request, limit, some)
 
     def _meant(self, name: str) -> list[tuple[Running, Limit]]:
         found = []
@@ -103,27 +104,33 @@ class Returning:
         for at in range(0, len(blocks), count):
             yield blocks[at : at + count]
 
-    def _put_back(self, request: Running, limit: Limit, blocks: Sequence[int]) -> int:
-        """Put back those whose copies are still there; returns how many."""
+    def _put_back(
+        self, request: Running, limit: Limit, blocks: Sequence[int]
+    ) -> Iterator[Part]:
+        """Put back those whose copies are still there, part by part."""
         budgets, name = self._budgets, request.request_id
         manager, kept = budgets.manager, budgets.kept
         some = [at for at in blocks if kept.has(name, at)]
         if not some or not has_holes(manager, name):
-            return 0  # it has ended, or began anew
+            yield {"changed": 0}  # it has ended, or began anew
+            return
         self._check_room(len(some))
-        pool = manager.block_pool
-        pages = pool.get_new_blocks(len(some))
-        numbers = [page.block_id for page in pages]
-        pairs = list(zip(some, numbers, strict=True))
-        fault = budgets.ask_worker(PUT_BACK, (name, pairs))
-        if fault is not None:
-            pool.free_blocks(pages)
-            raise ClientError(500, "kv_failed", f"restore: {fault}")
-        for at, page in zip(some, pages, strict=True):
-            manager.req_to_blocks[name][at] = page
+        with budgets.filling.begun(name, len(some)) as pages:
+            for part in range(kept.parts):
+                if part:
+                    yield {"changed": 0}
+                if not (pages.are_ours and all(kept.has(name, at) for at in some)):
+                    yield {"changed": 0}
+                    return
+                pairs = list(zip(some, pages.numbers, strict=True))
+                fault = budgets.ask_worker(PUT_BACK, (name, pairs, part))
+                if fault is not None:
+                    raise ClientError(500, "kv_failed", f"restore: {fault}")
+            for at, page in zip(some, pages.take(), strict=True):
+                manager.req_to_blocks[name][at] = page
         kept.remove(name, some)
         limit.num_given -= len(some)
-        return len(some)
+        yield {"changed": len(some)}
 
     def _check_room(self, count: int) -> None:
         num_free = self._budgets.manager.block_pool.get_num_free_blocks()

@@ -104,6 +104,34 @@ def serve_command(options: EngineOptions, port: int, topic: str) -> Sequence[str
 
 
 @asynccontextmanager
+async def launched_engines(
+    options: EngineOptions,
+    names: Sequence[str],
+    folder: Path,
+    http: aiohttp.ClientSession,
+) -> AsyncIterator[list[Engine]]:
+    """Launch one engine a name for the length of the block; they do not serve yet."""
+    engines = [Engine(name, options, folder, http) for name in names]
+    try:
+        for engine in engines:
+            await engine.start()
+        yield engines
+    finally:
+        await asyncio.gather(*(engine.stop() for engine in engines))
+
+
+async def all_ready(engines: Sequence[Engine]) -> None:
+    """Wait until all of them serve.
+
+    Raises:
+        DemoError: One ended or took too long; quotes its log's end.
+    """
+    with Step(f"starting {len(engines)} vLLM engines") as step:
+        for engine in engines:
+            await engine.ready(step)
+
+
+@asynccontextmanager
 async def running_engines(
     options: EngineOptions,
     names: Sequence[str],
@@ -111,16 +139,9 @@ async def running_engines(
     http: aiohttp.ClientSession,
 ) -> AsyncIterator[list[Engine]]:
     """Run one engine a name, ready to serve, for the length of the block."""
-    engines = [Engine(name, options, folder, http) for name in names]
-    try:
-        with Step(f"starting {len(engines)} vLLM engines") as step:
-            for engine in engines:
-                await engine.start()
-            for engine in engines:
-                await engine.ready(step)
+    async with launched_engines(options, names, folder, http) as engines:
+        await all_ready(engines)
         yield engines
-    finally:
-        await asyncio.gather(*(engine.stop() for engine in engines))
 
 
 def serve_environ(options: EngineOptions) -> Mapping[str, str]:
