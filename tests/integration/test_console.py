@@ -51,12 +51,12 @@ async def test_what_is_not_kept_is_told(start_rig: StartRig, capsys: Capture) ->
     assert "no decision of request 'a/b' is kept" in capsys.readouterr().err
 
 
-async def test_the_data_port_is_told_from_the_admin_port(
+async def test_a_path_that_is_not_there_tells_what_to_check(
     start_rig: StartRig, capsys: Capture
 ) -> None:
-    """The two are easily taken for each other, and only one of them is asked."""
-    rig, _ = await started(start_rig)
-    assert await run("stats", "--admin", f"127.0.0.1:{rig.port}") == 1
+    """Such as that of the embedded engine, behind the data port."""
+    _, admin = await started(start_rig)
+    assert await run("stats", "--admin", f"{admin}/other") == 1
     assert "not found; check that --admin is the admin" in capsys.readouterr().err
 
 
