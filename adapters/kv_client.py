@@ -32,6 +32,11 @@ from warmroute.policies.errors import ClientError, ProtocolMismatch
 PATH = "/warmroute/kv"
 NO_DOOR = "the engine does not offer /warmroute/kv"
 
+MAX_REASON = 1_000
+"""Most characters of an engine's own words that are passed on."""
+
+_MAX_CODE = 100
+
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
@@ -146,7 +151,7 @@ class KVControlClient:
 
     def _refusal(self, verb: str, path: str, answer: Answer) -> Exception:
         refusal = _read_refusal(answer)
-        code = str(refusal.code) if refusal else ""
+        code = str(refusal.code)[:_MAX_CODE] if refusal else ""
         if answer.status in (404, 405):
             if refusal is None or not code.startswith("kv_"):
                 return unsupported(verb, NO_DOOR)
@@ -170,6 +175,7 @@ class NoKVControl(KVControlClient):
 
 def _read_refusal(answer: Answer) -> _Refusal | None:
     try:
-        return msgspec.json.decode(answer.body, type=_RefusalBody).error
+        told = msgspec.json.decode(answer.body, type=_RefusalBody).error
+        return _Refusal(told.message[:MAX_REASON], told.code)
     except (ValueError, RecursionError):
         return None

@@ -72,6 +72,12 @@ class CoreCalls:
                 "kv_engine_silent",
                 f"the engine did not answer within {TIMEOUT_S:g} s; is it stuck?",
             ) from error
+        except OverflowError as error:
+            raise ClientError(
+                400,
+                "kv_request_invalid",
+                f"kv {verb}: a number is out of range (allowed: what fits 64 bits)",
+            ) from error
         return _only(answers)
 
 

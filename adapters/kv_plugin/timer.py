@@ -1,6 +1,7 @@
 """Has the engine let go of retained blocks when they are due."""
 
 import asyncio
+import contextlib
 import logging
 from typing import cast
 
@@ -41,12 +42,14 @@ class ExpiryTimer:
 
     async def _watch(self) -> None:
         try:
-            while (pause_s := await self._due_s()) is not None:
-                try:
-                    async with asyncio.timeout(pause_s):
+            pause_s: float | None = 0.0
+            # Woken while the engine was asked, its answer may be older than what is
+            # retained: it is asked again, even if nothing was due.
+            while pause_s is not None or self._wake.is_set():
+                pause_s = await self._due_s()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s or 0.0):
                         await self._wake.wait()
-                except TimeoutError:
-                    continue
         finally:
             self._task = None
 

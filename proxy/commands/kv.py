@@ -235,6 +235,10 @@ def _pairs(texts: list[str] | None) -> dict[str, object] | None:
             pairs[key] = json.loads(value)
         except ValueError:
             pairs[key] = value
+        except RecursionError:
+            raise ConfigError(
+                f"--option: {key} is nested too deep (allowed: a text or JSON)"
+            ) from None
     return pairs
 
 

@@ -132,6 +132,13 @@ class Actions:
         if len(self._open) > MAX_ACTIONS:
             self._judge(next(iter(self._open)))
 
+    def cut_off(self) -> None:
+        """End what was begun and came to no end, as when all is stopped."""
+        for action in self._ring:
+            if action not in self._open:
+                words = "failed: cut off before the engine had answered"
+                self.end(action, "failed", words)
+
     def expire(self, now: float) -> None:
         """Judge what has waited long enough for an outcome. O(actions waiting)."""
         for action, until in list(self._open.items()):

@@ -146,6 +146,7 @@ class Conductor:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        self.actions.cut_off()
         for item in self.plan.held(self._clock()):
             self.plan.let_go(item)
         await self._retainer.let_go()

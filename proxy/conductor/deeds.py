@@ -1,9 +1,15 @@
 """What is done at the engines for the conductor, one method a kind of action."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from warmroute.adapters.endpoint import MAX_ANSWER_BYTES
-from warmroute.adapters.kv_requests import BlocksRequest, RestoreRequest, RetainRequest
+from warmroute.adapters.kv_requests import (
+    MAX_BLOCKS,
+    BlocksRequest,
+    RestoreRequest,
+    RetainRequest,
+)
 from warmroute.policies.conducting.item import Item, Shared
 from warmroute.policies.errors import BackendUnavailable
 from warmroute.policies.kv.radix import PrefixIndex
@@ -22,6 +28,8 @@ _ONE_RANK = 3  # tiers
 
 class Deeds:
     """Find the blocks of items as engines know them, and act on them.
+
+    More blocks than one call may name take several.
 
     Args:
         fleet: The backends.
@@ -72,24 +80,39 @@ class Deeds:
         return self._controls.can(name, verb)
 
     async def retain(self, name: str, keys: list[int], ttl_s: float) -> int:
-        """Keep blocks; returns how many are kept."""
-        request = RetainRequest(hashes=keys, ttl_s=ttl_s)
-        return (await self._controls.of(self._backend(name)).retain(request)).retained
+        """Keep blocks, the first ones first; returns how many are kept."""
+        num_kept = 0
+        for some in _calls(keys):
+            control = self._controls.of(self._backend(name))
+            told = await control.retain(RetainRequest(hashes=some, ttl_s=ttl_s))
+            num_kept += told.retained
+            if told.retained < len(some):
+                break
+        return num_kept
 
     async def release(self, name: str, keys: list[int]) -> None:
         """Keep blocks no longer."""
-        request = BlocksRequest(hashes=keys)
-        await self._controls.of(self._backend(name)).release(request)
+        for some in _calls(keys):
+            control = self._controls.of(self._backend(name))
+            await control.release(BlocksRequest(hashes=some))
 
     async def demote(self, name: str, keys: list[int]) -> int:
         """Make blocks the next victims; returns how many."""
-        request = BlocksRequest(hashes=keys)
-        return (await self._controls.of(self._backend(name)).demote(request)).changed
+        num_changed = 0
+        for some in _calls(keys):
+            control = self._controls.of(self._backend(name))
+            told = await control.demote(BlocksRequest(hashes=some))
+            num_changed += told.changed
+        return num_changed
 
     async def restore(self, name: str, keys: list[int]) -> int:
         """Bring blocks back from host memory; returns how many."""
-        request = RestoreRequest(hashes=keys)
-        return (await self._controls.of(self._backend(name)).restore(request)).changed
+        num_changed = 0
+        for some in _calls(keys):
+            control = self._controls.of(self._backend(name))
+            told = await control.restore(RestoreRequest(hashes=some))
+            num_changed += told.changed
+        return num_changed
 
     def target(self, shared: Shared, now: float) -> str | None:
         """Return an idle backend that lacks a hot prefix which one alone has."""
@@ -151,3 +174,9 @@ class Deeds:
         if backend is None:
             raise BackendUnavailable(f"backend {name} is gone")
         return backend
+
+
+def _calls(keys: list[int]) -> Iterator[list[int]]:
+    """Yield what one call after the other may name."""
+    for at in range(0, len(keys), MAX_BLOCKS):
+        yield keys[at : at + MAX_BLOCKS]

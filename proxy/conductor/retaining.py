@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from warmroute.policies.errors import ClientError
+from warmroute.policies.errors import ClientError, WarmrouteError
 from warmroute.proxy.conductor.holdings import Holdings
 
 logger = logging.getLogger(__name__)
@@ -79,9 +79,19 @@ class Retainer:
         for task in self._under_way:
             task.cancel()
         held = self.holdings.take_all()
-        calls = (self._engines.release(name, keys) for name, keys in held.items())
+        calls = (self._release(name, keys) for name, keys in held.items())
         try:
             async with asyncio.timeout(_GOODBYE_S):
-                await asyncio.gather(*calls, return_exceptions=True)
+                await asyncio.gather(*calls)
         except TimeoutError:
             logger.warning("conductor_release_timed_out")
+
+    async def _release(self, name: str, keys: list[int]) -> None:
+        """Have an engine let go; what fails is told, and ends by itself."""
+        try:
+            await self._engines.release(name, keys)
+        except WarmrouteError as error:
+            facts = {"backend": name, "blocks": len(keys), "reason": str(error)}
+            logger.warning("conductor_release_failed", extra=facts)
+        except Exception:  # an adapter is a plugin and may raise anything
+            logger.exception("conductor_release_failed", extra={"backend": name})

@@ -8,7 +8,7 @@ date by what the answer says, and the late event finds nothing to do.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ from warmroute.proxy.view import View
 
 _PATIENCE_S = 0.25
 _PAUSE_S = 0.005
+_SLICE_S = 0.002
 
 
 class Aftermath:
@@ -27,13 +28,20 @@ class Aftermath:
     Args:
         view: What the backends are believed to hold.
         index: The blocks of the view.
+        clock: Monotonic seconds.
     """
 
-    __slots__ = ("_index", "_view")
+    __slots__ = ("_clock", "_index", "_view")
 
-    def __init__(self, view: View, index: PrefixIndex) -> None:
+    def __init__(
+        self,
+        view: View,
+        index: PrefixIndex,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._view = view
         self._index = index
+        self._clock = clock
 
     def __repr__(self) -> str:
         return f"<Aftermath in {self._view!r}>"
@@ -55,28 +63,45 @@ class Aftermath:
             return
         keys = [block_key(one) for one in answer.evicted]
         tiers = self._view.tiers(name)
-        await _until(lambda: self._index.find(tiers[0], keys[-1]) is None)
+        await self._until(lambda: self._index.find(tiers[0], keys[-1]) is None)
+        if self._view.has(name):
+            await self._remove(name, tiers, keys)
+
+    async def _remove(
+        self, name: str, tiers: Sequence[int], keys: Sequence[int]
+    ) -> None:
+        """Take blocks out of the view, 2 ms of the loop at a time.
+
+        Ends when the engine tells itself: its batch says what went, and maybe what
+        came back since, which must not go by an older answer.
+        """
+        seq = self._view.facts(name)["seq"]
+        until = self._clock() + _SLICE_S
         for tier in tiers:
             for key in keys:
                 while self._index.remove_block(tier, key):
                     pass
+                if self._clock() > until:
+                    await asyncio.sleep(0)
+                    if not self._view.has(name) or self._view.facts(name)["seq"] != seq:
+                        return
+                    until = self._clock() + _SLICE_S
 
     async def _flushed(self, name: str, answer: Flushed) -> None:
         if self._view.facts(name)["source"] == "events":
             gpu = self._view.tiers(name)[0]
             kept = answer.referenced or 0
-            is_shown = await _until(lambda: self._index.blocks(gpu) <= kept)
-            if answer.flushed and not is_shown:
+            is_shown = await self._until(lambda: self._index.blocks(gpu) <= kept)
+            if answer.flushed and not is_shown and self._view.has(name):
                 self._view.emptied(name)
         elif answer.flushed or answer.dropped:
             # What stays of a part is not known: promise nothing rather than too much.
             self._view.emptied(name)
 
-
-async def _until(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(_PAUSE_S)
-    return True
+    async def _until(self, holds: Callable[[], bool]) -> bool:
+        deadline = self._clock() + _PATIENCE_S
+        while not holds():
+            if self._clock() > deadline:
+                return False
+            await asyncio.sleep(_PAUSE_S)
+        return True

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from warmroute.adapters.kv_client import MAX_REASON
 from warmroute.adapters.kv_control import VERBS, KVControl
 from warmroute.adapters.kv_requests import Request
 from warmroute.policies.errors import (
@@ -124,14 +125,27 @@ class Controls:
     async def _ask(self, backend: Backend, asked: _Asked) -> None:
         try:
             told = await self.of(backend).capabilities(Request())
-            asked.verbs = {verb: told.verbs.get(verb, UNASKED) for verb in VERBS}
+            asked.verbs = {verb: _reason(told.verbs.get(verb)) for verb in VERBS}
             asked.is_known = True
         except AdapterError as error:
             asked.verbs = dict.fromkeys(VERBS, f"the engine did not tell: {error}")
         except WarmrouteError as error:
             asked.verbs = dict.fromkeys(VERBS, str(error))
-            asked.is_known = True
+            asked.is_known = not _is_passing(error)
         except Exception:  # an adapter is a plugin and may raise anything
             logger.exception("kv_capabilities_failed", extra={"backend": backend.name})
             asked.verbs = dict.fromkeys(VERBS, "its adapter failed; see the log")
             asked.is_known = True
+
+
+def _reason(answer: bool | str | None) -> bool | str:
+    if answer is None:
+        return UNASKED
+    return answer[:MAX_REASON] if isinstance(answer, str) else answer
+
+
+def _is_passing(error: WarmrouteError) -> bool:
+    """Tell whether an engine could not tell now, and may later."""
+    if not isinstance(error, ClientError):
+        return False
+    return error.status >= 500 and error.status != 501

@@ -29,7 +29,10 @@ class Order:
         session: Key of a session, whose newest prompt is meant.
     """
 
-    __slots__ = ("_fields", "backend", "is_rehearsal", "prefix", "session", "verb")
+    __slots__ = (
+        *("_fields", "_request", "backend", "is_rehearsal", "prefix", "session"),
+        "verb",
+    )
 
     def __init__(self, verb: str, body: bytes) -> None:
         """Read a body.
@@ -50,7 +53,7 @@ class Order:
             self._check_ways(shape.request.ways)
         elif self.names_prefix:
             raise _invalid(verb, "prefix and session name blocks; it takes none")
-        self.request([0] if self.names_prefix else None)
+        self._request = self._read_request([0] if self.names_prefix else None)
 
     @property
     def names_prefix(self) -> bool:
@@ -86,6 +89,9 @@ class Order:
         Raises:
             ClientError: 400, with the field and what is allowed.
         """
+        return self._request if hashes is None else self._read_request(hashes)
+
+    def _read_request(self, hashes: list[int] | None) -> Request:
         fields: Mapping[str, object] = self._fields
         if hashes is not None:
             fields = {**self._fields, "hashes": hashes}

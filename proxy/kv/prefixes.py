@@ -5,6 +5,7 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.run import Run
@@ -17,13 +18,14 @@ class Sessions:
     """Remember the last block of each session's newest prompt; the newest 65,536.
 
     A hash names all that is in front of it, in blocks of one size; engines differ in
-    it. O(sizes) a request that has a session.
+    it. Keys come from headers and bodies and may be long, so that digests of them are
+    kept. O(sizes + length of the key) a request that has a session.
     """
 
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, Mapping[int, int]] = OrderedDict()
+        self._last: OrderedDict[bytes, Mapping[int, int]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Sessions [{len(self._last)} remembered]>"
@@ -31,15 +33,30 @@ class Sessions:
     def note(self, session: str, ends: Mapping[int, int]) -> None:
         """Remember where the prompt of a session ended, by tokens a block."""
         if ends:
-            last = self._last
-            last[session] = ends
-            last.move_to_end(session)
+            last, digest = self._last, _digest(session)
+            last[digest] = ends
+            last.move_to_end(digest)
             if len(last) > _MAX_SESSIONS:
                 last.popitem(last=False)
 
     def find(self, session: str) -> Mapping[int, int] | None:
-        """Return the hash of the last block by tokens a block, or None."""
-        return self._last.get(session)
+        """Return the hash of the last block by tokens a block, or None.
+
+        A key beyond ASCII is looked up as a header gives it, too: in latin-1.
+        """
+        found = self._last.get(_digest(session))
+        if found is None and not session.isascii():
+            found = self._last.get(_digest(_in_header(session)))
+        return found
+
+
+def _digest(session: str) -> bytes:
+    """Return 16 bytes by which nobody passes for another session."""
+    return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _in_header(session: str) -> str:
+    return session.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 async def find_run(index: PrefixIndex, block_hash: int) -> Run | None:

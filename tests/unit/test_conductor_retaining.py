@@ -43,6 +43,8 @@ class FakeEngines:
         return len(keys)
 
     async def release(self, name: str, keys: list[int]) -> None:
+        if self.error is not None:
+            raise self.error
         self.held[name] -= set(keys)
 
     def resident(self, item: Item) -> list[int]:
@@ -124,6 +126,21 @@ class TestShare:
         (action,) = led.conductor.actions
         assert action.outcome == "refused in part: 3 of 5 blocks kept"
 
+    async def test_what_a_stop_cuts_off_has_an_outcome_and_is_counted(self) -> None:
+        led = Led(FakeEngines(), capacity=100 * 16 * 4)
+        led.engines.may_answer.clear()
+        acting = asyncio.create_task(led.keep(talk(1, 5, 0), [1, 2, 3, 4, 5]))
+        led.conductor._task = acting
+        await led.engines.arrived.wait()
+        stopping = asyncio.create_task(led.conductor.stop())
+        await asyncio.gather(acting, return_exceptions=True)
+        led.engines.may_answer.set()
+        await stopping
+        (action,) = led.conductor.actions
+        assert action.outcome == "failed: cut off before the engine had answered"
+        assert led.conductor.actions.counts == {("retain", "failed"): 1}
+        assert led.engines.held == {"a": set()}
+
 
 class TestRetainer:
     @pytest.mark.parametrize(
@@ -164,3 +181,16 @@ class TestRetainer:
         await stopping
         assert engines.held == {"a": set()}
         assert retainer.holdings.counts() == {}
+
+    async def test_an_engine_that_does_not_let_go_is_told_of(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        engines = FakeEngines()
+        retainer = Retainer(engines, FakeClock(1000.0))
+        await retainer.retain("a", [1, 2], 10.0)
+        engines.error = ClientError(401, "engine_token_wrong", "wants another key")
+        await retainer.let_go()
+        (record,) = caplog.records
+        assert record.getMessage() == "conductor_release_failed"
+        assert vars(record)["backend"] == "a"
+        assert vars(record)["reason"] == "wants another key"

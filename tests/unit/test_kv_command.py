@@ -74,3 +74,8 @@ def test_a_file_that_cannot_be_read_is_told_in_words(
     path.write_bytes(b"\xff\xfe")
     told = refusal(capsys, "evict", "--file", str(path))
     assert told == f"--file: {path} cannot be read: it is no UTF-8 text\n"
+
+
+def test_a_value_nested_without_end_is_bad_usage(capsys: Capture) -> None:
+    told = refusal(capsys, "policy", "--name", "lru", "--option", "a=" + "[" * 50_000)
+    assert "--option: a is nested too deep" in told

@@ -323,6 +323,15 @@ class TestOtherEngines:
         assert capabilities.verbs == dict.fromkeys(VERBS, "wants a token")
         assert error.status == 401
 
+    async def test_a_refusal_is_short_however_much_a_server_says(self) -> None:
+        """What failed is remembered, a thousand times in a row."""
+        refusal = {"error": {"message": "x" * 100_000, "code": "y" * 100_000}}
+        capabilities, error = await self.ask(
+            lambda: web.json_response(refusal, status=403)
+        )
+        assert capabilities.verbs == dict.fromkeys(VERBS, "x" * 1_000)
+        assert (error.message, error.code) == ("x" * 1_000, "y" * 100)
+
     async def test_an_engine_that_is_down_is_not_taken_for_incapable(self) -> None:
         refusal = {"error": {"message": "dead", "code": "engine_down"}}
         capabilities, error = await self.ask(

@@ -6,6 +6,7 @@ pages, those that nobody named included.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from warmroute.adapters.sglang.plugin.ports import Node
@@ -80,11 +81,13 @@ class Pins:
         """
         self.expire()
         locked = self._locked()
+        room = self.cap_blocks - sum(map(self._tree.num_pages, locked.values()))
         num_retained = 0
         for node, named in _leading(keys, found, self._tree):
-            num_pages = self._lock_within(locked, node, max(named) + 1, ttl_s)
+            wanted = max(named) + 1
+            num_pages, room = self._lock_within(locked, room, node, wanted, ttl_s)
             num_retained += sum(page < num_pages for page in named)
-            if num_pages <= max(named):
+            if num_pages < wanted:
                 break
         return num_retained
 
@@ -112,18 +115,28 @@ class Pins:
         self._look_ahead()
 
     def _lock_within(
-        self, locked: dict[int, Node], node: Node, num_pages: int, ttl_s: float
-    ) -> int:
-        """Lock the first pages of a node as far as there is room; returns how many."""
-        pages = self._tree.num_pages
-        ahead = [one for one in self._tree.path(node.parent) if one.id not in locked]
+        self,
+        locked: dict[int, Node],
+        room: int,
+        node: Node,
+        num_pages: int,
+        ttl_s: float,
+    ) -> tuple[int, int]:
+        """Lock the first pages of a node as far as there is room.
+
+        Returns:
+            How many are locked, and the room that is left.
+        """
+        path = self._tree.path(node.parent)
+        ahead = [*takewhile(lambda one: one.id not in locked, path)]
         if node.id not in locked:
-            room = self.cap_blocks - sum(map(pages, locked.values()))
-            num_pages = min(num_pages, max(0, room - sum(map(pages, ahead))))
+            num_ahead = sum(map(self._tree.num_pages, ahead))
+            num_pages = min(num_pages, max(0, room - num_ahead))
+            room -= num_ahead + num_pages if num_pages else 0
         if num_pages:
             front = self._lock(node, num_pages, ttl_s)
             locked.update((one.id, one) for one in (front, *ahead))
-        return num_pages
+        return num_pages, room
 
     def _lock(self, node: Node, num_pages: int, ttl_s: float) -> Node:
         front = self._tree.cut(node, num_pages)
