@@ -44,15 +44,28 @@ class LargeBodies:
     async def read(
         self, prompts: PromptReader, head: RequestHead, body: bytes
     ) -> Prompt:
-        """Return what `PromptReader.read` does."""
-        job = partial(_parse, find_shape(head.path), head, body)
+        """Return what `PromptReader.read` does.
+
+        The line lets go of the body of one that is cancelled, which nobody counts any
+        more; the executor keeps cancelled jobs until their turn comes.
+        """
+        line = [body]
+        job = partial(_parse_next, find_shape(head.path), head, line)
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._executor, job)
+        try:
+            found = await loop.run_in_executor(self._executor, job)
+        finally:
+            line.clear()
         return found if isinstance(found, Prompt) else prompts.describe(found, body)
 
     def close(self) -> None:
         """Drop what has not begun; do not wait for the rest."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _parse_next(shape: Shape, head: RequestHead, line: list[bytes]) -> Prompt | Parsed:
+    """Parse the body that waits; nobody asks for the result of one that was let go."""
+    return _parse(shape, head, line.pop() if line else b"")
 
 
 def _parse(shape: Shape, head: RequestHead, body: bytes) -> Prompt | Parsed:

@@ -3,9 +3,11 @@
 import re
 from typing import Final
 
+# Each text can be read in one way only: in several, the search would take time that
+# doubles every few digits.
 _HEX: Final = re.compile(
-    r"\b(?=[0-9a-fA-F-]*[0-9])(?=[0-9a-fA-F-]*[a-fA-F])[0-9a-fA-F]{4,}"
-    r"(?:-?[0-9a-fA-F]{4,})+\b"
+    r"\b(?=[0-9a-fA-F-]*[0-9])(?=[0-9a-fA-F-]*[a-fA-F])"
+    r"(?:[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*|[0-9a-fA-F]{4,7}(?:-[0-9a-fA-F]{4,})+)\b"
 )
 
 

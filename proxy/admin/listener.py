@@ -47,6 +47,8 @@ class AdminListener:
         assert manager is not None  # there is one once it is set up
         loop = asyncio.get_running_loop()
         options: dict[str, Any] = {"loop": loop, "access_log": None}
+        # Packed bodies are refused; unpacking them would be done before that.
+        options["auto_decompress"] = False
         self._server = await loop.create_server(
             lambda: _Connection(manager, **options), host, port
         )

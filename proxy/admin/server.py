@@ -17,6 +17,7 @@ from warmroute.proxy.admin.json_answer import SERVER_NAME, json_answer
 from warmroute.proxy.admin.query import check_query, read_number
 from warmroute.proxy.admin.state import AdminState
 from warmroute.proxy.admin.surrogates import lone_surrogate
+from warmroute.proxy.failures import client_left
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -228,6 +229,7 @@ def _fence(guard: Guard, dashboard: Dashboard) -> Any:
                 headers.get(hdrs.AUTHORIZATION, ""),
                 request.content_type if hdrs.CONTENT_TYPE in headers else "",
             )
+            _check_encoding(headers.get(hdrs.CONTENT_ENCODING, ""))
             return await handler(request)
         except ClientError as error:
             if error.status == 401 and is_browser(request):
@@ -237,7 +239,9 @@ def _fence(guard: Guard, dashboard: Dashboard) -> Any:
             return refuse_http(error, request, MAX_BODY_BYTES)
         except WarmrouteError as error:
             return refuse(ClientError(502, "backend_failed", str(error)))
-        except Exception:
+        except Exception as error:
+            if request.transport is None and isinstance(error, ConnectionError):
+                return refuse(client_left())  # which nobody reads
             logger.exception("admin_request_failed", extra={"path": request.path})
             return refuse(
                 ClientError(
@@ -246,6 +250,16 @@ def _fence(guard: Guard, dashboard: Dashboard) -> Any:
             )
 
     return fence
+
+
+def _check_encoding(encoding: str) -> None:
+    if encoding.lower() not in ("", "identity"):
+        raise ClientError(
+            415,
+            "body_packed",
+            f"content encoding {encoding[:64]!r} of a body (allowed: none; send it as "
+            "it is)",
+        )
 
 
 def _decode(body: bytes, kind: type[_T]) -> _T:

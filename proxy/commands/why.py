@@ -38,7 +38,7 @@ exit codes: 0 explained, 1 no such decision or no such proxy, 2 bad usage
 
     def run(self, options: argparse.Namespace) -> int:
         """Ask, print, and return the exit code."""
-        if (options.request_id is None) is not options.last:
+        if (not options.request_id) is not options.last:
             options.parser.error("give a REQUEST_ID or --last")
         from warmroute.proxy.console.answers import Decision, Decisions
         from warmroute.proxy.console.explanation import explain

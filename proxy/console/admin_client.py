@@ -153,6 +153,11 @@ class AdminClient:
                 if self._headers
                 else f"it wants its token; set {TOKEN_VARIABLE}"
             )
+        if code == "path_not_found":
+            message += (
+                "; check that --admin is the admin port, not the data port, of a "
+                "warmroute of this version"
+            )
         text = f"{self.url} answered {status}: {_cut(message)}"
         return (NoSuchDecision if code == "decision_not_found" else WarmrouteError)(
             text

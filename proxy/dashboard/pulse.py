@@ -119,7 +119,7 @@ class Pulse:
         """Forget a tab; with the last one, what only tabs need."""
         tab.close()
         self._tabs.discard(tab)
-        if not any(one.wants_view for one in self._tabs):
+        if not self._is_watched():
             self._survey = None
         if not self._tabs:
             self._state = None
@@ -155,7 +155,7 @@ class Pulse:
         """
         if self._clock() < self._survey_at:
             return
-        if not any(tab.wants_view for tab in self._tabs):
+        if not self._is_watched():
             return
         spent, steps = 0.0, self._source.survey(MAX_NODES)
         while True:
@@ -163,13 +163,18 @@ class Pulse:
             try:
                 next(steps)
             except StopIteration as done:
-                self._survey = frame("view", done.value)
+                data = frame("view", done.value)
                 spent += time.perf_counter() - begun
                 break
             spent += time.perf_counter() - begun
             await asyncio.sleep(0)
         self._survey_at = self._clock() + spent / _SURVEY_SHARE
-        self._tell(self._survey, only_view=True)
+        if self._is_watched():  # they may have gone meanwhile
+            self._survey = data
+            self._tell(data, only_view=True)
+
+    def _is_watched(self) -> bool:
+        return any(tab.wants_view for tab in self._tabs)
 
     def _tell(self, data: bytes, only_view: bool = False) -> None:
         for tab in self._tabs:

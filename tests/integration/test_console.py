@@ -51,6 +51,15 @@ async def test_what_is_not_kept_is_told(start_rig: StartRig, capsys: Capture) ->
     assert "no decision of request 'a/b' is kept" in capsys.readouterr().err
 
 
+async def test_a_path_that_is_not_there_tells_what_to_check(
+    start_rig: StartRig, capsys: Capture
+) -> None:
+    """Such as that of the embedded engine, behind the data port."""
+    _, admin = await started(start_rig)
+    assert await run("stats", "--admin", f"{admin}/other") == 1
+    assert "not found; check that --admin is the admin" in capsys.readouterr().err
+
+
 async def test_stats_and_a_piped_top_print_once(
     start_rig: StartRig, capsys: Capture
 ) -> None:

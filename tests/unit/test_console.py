@@ -405,7 +405,7 @@ class TestCommands:
         assert main(["stats", "--admin", url]) == 2
         assert "is no URL" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("arguments", [[], ["r-1", "--last"]])
+    @pytest.mark.parametrize("arguments", [[], [""], ["r-1", "--last"]])
     def test_why_wants_one_request(self, arguments: list[str]) -> None:
         with pytest.raises(SystemExit) as ended:
             main(["why", *arguments])

@@ -197,6 +197,18 @@ class TestPulse:
         await pulse.look()
         assert source.num_surveys == 2
 
+    async def test_a_survey_that_nobody_waits_for_any_more_is_not_kept(
+        self, pulse: Pulse
+    ) -> None:
+        """Whoever comes later would see it as if it were new."""
+        tab = pulse.join(wants_view=True)
+        looking = asyncio.create_task(pulse.look())
+        await asyncio.sleep(0)
+        pulse.leave(tab)
+        await looking
+        later = pulse.join(wants_view=True)
+        assert "view" not in dict(await waiting(later))
+
     async def test_closing_ends_every_tab(self, pulse: Pulse) -> None:
         tab = pulse.join(wants_view=False)
         pulse.close()

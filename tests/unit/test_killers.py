@@ -28,6 +28,7 @@ from warmroute.policies.killers.masks import mask
 from warmroute.policies.killers.sites import Sites
 
 WRITTEN = Writer().text(30)
+SHAPES = bytes.maketrans(b"abcgv2", b"xxxxx9")
 
 
 class TestFinding:
@@ -249,6 +250,18 @@ def test_no_text_is_kept() -> None:
     assert len(killer.example) <= 250
 
 
+@pytest.mark.timeout(20)
+def test_digests_in_names_do_not_hold_up_the_loop() -> None:
+    """A digest that goes on as a name is found, and masked in no time."""
+    writer = Writer()
+    shared = writer.text(20)
+    traffic = (
+        chat(f"Case {at:0128x}_v2.\n{shared}", writer.sentence()) for at in range(200)
+    )
+    (killer,) = found_in(traffic)
+    assert killer.kind == "id"
+
+
 class TestChunks:
     @given(st.binary(max_size=3000), st.integers(0, 2**64 - 1))
     def test_cover_the_text(self, text: bytes, seed: int) -> None:
@@ -295,6 +308,15 @@ class TestMask:
     )
     def test_leaves_the_form_alone(self, text: bytes, masked: str) -> None:
         assert mask(text) == masked
+
+    @pytest.mark.timeout(20)
+    @pytest.mark.parametrize("end", [b"g", b"_v2", b"-", b"-abc"])
+    def test_of_a_digest_with_a_name_behind_it_is_made_at_once(
+        self, end: bytes
+    ) -> None:
+        """However long: the loop stands still meanwhile."""
+        text = b"0f" * 72 + end
+        assert mask(text).endswith(end.translate(SHAPES).decode())
 
     @given(st.binary(max_size=300))
     def test_leaves_no_letter_and_no_digit(self, text: bytes) -> None:
