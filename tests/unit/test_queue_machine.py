@@ -79,6 +79,7 @@ class FakeClient:
     """Stands in for a connection, and for the port that it came through."""
 
     is_draining = False
+    peer = b"127.0.0.1"
 
     def __init__(self, machine: "QueueMachine", number: int) -> None:
         self.machine = machine
@@ -98,6 +99,9 @@ class FakeClient:
 
     def refused(self, error: ClientError) -> None:
         self.machine.ended(self.number, error.code)
+
+    def trace_refusal(self, *request: object) -> None:
+        pass
 
     def write(self, data: bytes) -> None:
         pass
