@@ -19,6 +19,7 @@ _TAIL_LINES = 8
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _SERVERS_PORTS = (20_000, 32_000)
 _TRIES = 50
+_given: set[int] = set()
 
 
 class Child:
@@ -127,15 +128,20 @@ def free_port(wanted: int = 0) -> int:
     It is below those from which connections are made. Where nobody listens yet, an
     engine that tries again and again to connect could be given the very port that it
     calls, be connected with itself, and keep the listener out for good.
+
+    No port of those is given twice: an engine may listen a minute after it got one.
     """
-    chances = (random.randrange(*_SERVERS_PORTS) for _ in range(_TRIES))
+    drawn = (random.randrange(*_SERVERS_PORTS) for _ in range(_TRIES))
+    chances = [port for port in drawn if port not in _given]
     for port in (*filter(None, [wanted]), *chances, 0):
         with socket.socket() as probe:
             # As servers do, so that connections which have ended are in nobody's way.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
-                return int(probe.getsockname()[1])
+                found = int(probe.getsockname()[1])
+                _given.add(found)
+                return found
     raise DemoError("no free port on 127.0.0.1")
 
 

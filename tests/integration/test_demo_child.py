@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from warmroute.proxy.demo.child import free_port
+
 PARENT = """
 import asyncio, signal, sys
 from pathlib import Path
@@ -36,3 +38,9 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
             assert select.select([watched], [], [], 20)[0], "the child lives on"
         finally:
             os.close(watched)
+
+
+def test_no_port_is_given_twice() -> None:
+    """An engine that is still starting listens on its own only later."""
+    ports = [free_port() for _ in range(500)]
+    assert len(set(ports)) == len(ports)

@@ -27,6 +27,7 @@ class Parts:
         port: Any = SimpleNamespace(
             routed=self.routed,
             refused=lambda error: self.refused.append(error.code),
+            trace_refusal=self.trace_refusal,
             clock=lambda: 7.0,
         )
         head = RequestHead(b"POST", b"/v1/chat/completions", "1.1", [(b"host", b"p")])
@@ -48,7 +49,12 @@ class Parts:
         self.calls.append((prompt.grade, started_at))
         return "exchange"
 
+    def trace_refusal(self, trace, head, peer, started_at, error) -> None:
+        trace.end(7.0, error.status, error_type=error.code)
+
     # the client
+
+    peer = b"127.0.0.1"
 
     def hand_over(self, work: str) -> None:
         self.calls.append(work)
