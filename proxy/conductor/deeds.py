@@ -1,9 +1,10 @@
 """What is done at the engines for the conductor, one method a kind of action."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from warmroute.adapters.endpoint import MAX_ANSWER_BYTES
+from warmroute.adapters.kv_control import Changed, KVControl
 from warmroute.adapters.kv_requests import (
     MAX_BLOCKS,
     BlocksRequest,
@@ -98,21 +99,17 @@ class Deeds:
 
     async def demote(self, name: str, keys: list[int]) -> int:
         """Make blocks the next victims; returns how many."""
-        num_changed = 0
-        for some in _calls(keys):
-            control = self._controls.of(self._backend(name))
-            told = await control.demote(BlocksRequest(hashes=some))
-            num_changed += told.changed
-        return num_changed
+        return await self._change(
+            name, keys, lambda control, some: control.demote(BlocksRequest(hashes=some))
+        )
 
     async def restore(self, name: str, keys: list[int]) -> int:
         """Bring blocks back from host memory; returns how many."""
-        num_changed = 0
-        for some in _calls(keys):
-            control = self._controls.of(self._backend(name))
-            told = await control.restore(RestoreRequest(hashes=some))
-            num_changed += told.changed
-        return num_changed
+        return await self._change(
+            name,
+            keys,
+            lambda control, some: control.restore(RestoreRequest(hashes=some)),
+        )
 
     def target(self, shared: Shared, now: float) -> str | None:
         """Return an idle backend that lacks a hot prefix which one alone has."""
@@ -174,6 +171,19 @@ class Deeds:
         if backend is None:
             raise BackendUnavailable(f"backend {name} is gone")
         return backend
+
+    async def _change(
+        self,
+        name: str,
+        keys: list[int],
+        call: Callable[[KVControl, list[int]], Awaitable[Changed]],
+    ) -> int:
+        """Make as many calls as the blocks take; returns how many were changed."""
+        num_changed = 0
+        for some in _calls(keys):
+            told = await call(self._controls.of(self._backend(name)), some)
+            num_changed += told.changed
+        return num_changed
 
 
 def _calls(keys: list[int]) -> Iterator[list[int]]:
