@@ -31,10 +31,12 @@ from warmroute.adapters.embedded.engine.request import GenerationRequest
 from warmroute.adapters.embedded.engine.state import EngineState
 from warmroute.adapters.embedded.engine.stats import EngineObserver
 from warmroute.adapters.embedded.model.arrays import F32
-from warmroute.adapters.embedded.model.batch import Batch
+from warmroute.adapters.embedded.model.crew import blas_threads
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.llama import Llama
 from warmroute.adapters.embedded.model.loading import LoadedModel, load_model
+from warmroute.adapters.embedded.model.member import Member
+from warmroute.adapters.embedded.model.shares import Share
 
 BLOCK = 16
 PROMPT = 1_500
@@ -62,9 +64,9 @@ class TimedLlama(Llama):
         self.clock = clock
         self.spent_s = 0.0
 
-    def forward(self, batch: Batch, store: KVStore) -> F32:
+    def compute(self, share: Share, store: KVStore, member: Member) -> F32:
         start = self.clock()
-        logits = super().forward(batch, store)
+        logits = super().compute(share, store, member)
         self.spent_s += self.clock() - start
         return logits
 
@@ -183,10 +185,13 @@ async def best_of_eight(bench: Bench) -> dict[str, float]:
 
 
 async def measure(
-    path: str | None, repeats: int, only: str, clock: Clock
+    path: str | None, repeats: int, only: str, *, cpu: bool
 ) -> dict[str, float]:
+    clock = time.process_time if cpu else time.perf_counter
     watch = Watch()
-    options = EngineOptions(num_blocks=256, block_size=BLOCK)
+    options = EngineOptions(
+        num_blocks=256, block_size=BLOCK, threads=1 if cpu else blas_threads()
+    )
     loaded = load_model(path)
     model = TimedLlama(loaded.model, clock)
     loaded = LoadedModel(model, loaded.tokenizer, loaded.name)
@@ -217,8 +222,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--cpu", action="store_true", help="count CPU seconds")
     given = parser.parse_args()
-    clock = time.process_time if given.cpu else time.perf_counter
-    results = asyncio.run(measure(given.model, given.repeats, given.only, clock))
+    results = asyncio.run(
+        measure(given.model, given.repeats, given.only, cpu=given.cpu)
+    )
     if given.json:
         print(json.dumps(results, indent=2))
         return

@@ -1,7 +1,9 @@
 """The engine on the tiny model: asyncio outside, one compute thread inside."""
 
 import asyncio
+import os
 import random
+import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from warmroute.adapters.embedded.budget.options import BudgetOptions
+from warmroute.adapters.embedded.budget.rules import TokenRules
 from warmroute.adapters.embedded.engine.engine import Engine
 from warmroute.adapters.embedded.engine.options import EngineOptions
 from warmroute.adapters.embedded.engine.request import EngineRefused, GenerationRequest
@@ -351,3 +354,35 @@ class TestLife:
 
         with pytest.raises(EngineRefused, match="allowed: 64 together"):
             engine.submit(ask(prompt(60), max_tokens=5))
+
+
+class TestProcesses:
+    """Two processes compute each step."""
+
+    async def test_all_kinds_of_requests_run_beside_one_another(self, start):
+        """With choices, token budgets and preemption; every block comes back."""
+        engine = await start(threads=2, num_blocks=24, rules=TokenRules())
+        budget = BudgetOptions(method="h2o", share=0.5, sinks=2, recent=8)
+        streams = [
+            engine.submit(ask(prompt(90), n=2)),
+            engine.submit(ask(prompt(60, 9), budget=budget)),
+            engine.submit(ask(prompt(30, 40), max_tokens=40)),
+            engine.submit(ask(prompt(100, 80), max_tokens=40)),
+        ]
+        answers = await asyncio.gather(*(read(stream) for stream in streams))
+
+        lengths = [[len(ids) for ids in answer.values()] for answer in answers]
+        assert lengths == [[12, 12], [12], [40], [40]]
+        assert await integrity(engine) == 0
+
+    async def test_requests_behind_a_killed_process_are_answered(self, start):
+        """By one process alone."""
+        engine = await start(threads=2)
+        await read(engine.submit(ask(prompt(40))))
+        (child,) = [mate.pid for mate in engine._crew._mates]
+        os.kill(child, signal.SIGKILL)
+        await asyncio.to_thread(os.waitid, os.P_PID, child, os.WEXITED | os.WNOWAIT)
+
+        answer = await read(engine.submit(ask(prompt(40, 50))))
+        assert len(answer[0]) == 12
+        assert engine.failure is None

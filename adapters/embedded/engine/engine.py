@@ -27,6 +27,7 @@ from warmroute.adapters.embedded.engine.stats import EngineObserver, EngineStats
 from warmroute.adapters.embedded.engine.stream import EngineFailed, RequestStream
 from warmroute.adapters.embedded.engine.token_budget import BudgetRules, TokenBudgets
 from warmroute.adapters.embedded.engine.worker import Command, Worker
+from warmroute.adapters.embedded.model.crew import Crew
 from warmroute.adapters.embedded.model.kv_store import KVStore
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Engine:
         "_budgets",
         "_clock",
         "_core",
+        "_crew",
         "_drained",
         "_is_closed",
         "_is_closing",
@@ -93,7 +95,14 @@ class Engine:
         self._budgets = TokenBudgets(
             rules or TokenRules(), loaded.model, store, self._state.pool
         )
-        runner = Runner(loaded.model, store, self._budgets)
+        self._crew = Crew(
+            loaded.model,
+            store,
+            options.threads,
+            options.max_batched_tokens,
+            options.max_num_seqs,
+        )
+        runner = Runner(self._crew, options.block_size, self._budgets)
         self._core = EngineCore(self._state, runner, self._budgets, observer)
         self._worker = Worker(self._core, self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -128,7 +137,7 @@ class Engine:
             await asyncio.wait_for(self._drained.wait(), drain_s)
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """Take no more requests, end those that are open, join the thread.
+        """Take no more requests, end those that are open, join thread and processes.
 
         Args:
             drain_s: Seconds that open requests get to finish; the rest is aborted.
@@ -142,6 +151,7 @@ class Engine:
         await self._drained.wait()
         self._worker.stop()
         await asyncio.to_thread(self._worker.join)
+        self._crew.close()
 
     def submit(self, request: GenerationRequest) -> RequestStream:
         """Queue a request and return its output to come.

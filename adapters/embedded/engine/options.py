@@ -18,6 +18,7 @@ _MINIMUM = {
     "max_shared_tokens": 1,
     "host_blocks": 0,
     "max_waiting": 1,
+    "threads": 1,
 }
 
 
@@ -38,6 +39,7 @@ class EngineOptions:
             longest that the model and the blocks allow.
         budget: Token budget of requests that bring none; None keeps every token.
         max_waiting: Requests that may queue; one more is refused with 429.
+        threads: Cores that compute a step; beyond one, each has a process.
 
     Raises:
         ConfigError: A number is too small, or a step has no room for one token of
@@ -54,6 +56,7 @@ class EngineOptions:
     max_model_len: int | None = None
     budget: BudgetOptions | None = None
     max_waiting: int = 10_000
+    threads: int = 1
 
     def __post_init__(self) -> None:
         for name, least in _MINIMUM.items():

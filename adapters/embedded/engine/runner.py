@@ -11,28 +11,27 @@ from warmroute.adapters.embedded.engine.scheduler import Work
 from warmroute.adapters.embedded.engine.token_budget import TokenBudgets
 from warmroute.adapters.embedded.model.arrays import F32, I32, I64
 from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
-from warmroute.adapters.embedded.model.kv_store import KVStore
-from warmroute.adapters.embedded.model.llama import Llama
+from warmroute.adapters.embedded.model.crew import Crew
 
 
 class Runner:
     """Compute planned work with the model.
 
     Args:
-        model: The model.
-        store: The bytes of all pages.
+        crew: Computes with the model.
+        block_size: Slots a page.
         budgets: Gives sequences the scores that their prefill must gather.
     """
 
-    __slots__ = ("_budgets", "_model", "_store")
+    __slots__ = ("_block_size", "_budgets", "_crew")
 
-    def __init__(self, model: Llama, store: KVStore, budgets: TokenBudgets) -> None:
-        self._model = model
-        self._store = store
+    def __init__(self, crew: Crew, block_size: int, budgets: TokenBudgets) -> None:
+        self._crew = crew
+        self._block_size = block_size
         self._budgets = budgets
 
     def __repr__(self) -> str:
-        return f"<Runner of {self._model!r}>"
+        return f"<Runner of {self._crew!r}>"
 
     def run(self, work: list[Work]) -> F32:
         """Compute all of *work* in one step.
@@ -40,7 +39,7 @@ class Runner:
         Returns:
             ``[n, vocab]``: the logits of those that are sampled, in their order.
         """
-        return self._model.forward(self.batch(work), self._store)
+        return self._crew.forward(self.batch(work))
 
     def batch(self, work: list[Work]) -> Batch:
         """Lay out the tokens of a step; O(tokens + pages) array work."""
@@ -81,7 +80,7 @@ class Runner:
     def _slots(self, rows: SequenceRows, positions: I32) -> I64:
         if rows.attention is not None:
             return np.zeros(rows.count, np.int64)
-        size = self._store.block_size
+        size = self._block_size
         pages = rows.table[positions // size].astype(np.int64)
         return pages * size + positions % size
 

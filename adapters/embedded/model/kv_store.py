@@ -1,14 +1,15 @@
 """The memory of all pages: keys and values of every layer."""
 
-import numpy as np
-
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.config import LlamaConfig
+from warmroute.adapters.embedded.model.shared_memory import shared_zeros
 from warmroute.adapters.tokens.errors import ModelError
 
 
 class KVStore:
     """Keys and values by slot; slot = page * block_size + offset.
+
+    Processes that are forked see the same ones.
 
     Keys are stored after RoPE, so a slot may hold any position. Pages with
     consecutive numbers lie side by side and are read without a copy.
@@ -38,11 +39,9 @@ class KVStore:
         heads, width = config.num_kv_heads, config.head_dim
         shape = (config.num_layers, 2, heads, num_pages, block_size, width)
         try:
-            self._data: F32 = np.zeros(shape, np.float32)
-        except (
-            MemoryError,
-            ValueError,
-        ) as error:  # ValueError: beyond the address space
+            self._data = shared_zeros(*shape)
+        # The last two: beyond the address space.
+        except (OSError, OverflowError, ValueError) as error:
             size = num_pages * block_size * config.kv_bytes_per_token
             raise ModelError(
                 f"no memory for {num_pages} pages of {block_size} tokens "

@@ -2,9 +2,10 @@
 
 Touvron et al. 2023 (LLaMA), section 2.2; Ainslie et al. 2023 (GQA). Float32. All
 tokens of a step go through one product a weight, whichever sequence they are of.
-"""
 
-from functools import partial
+Several processes may compute a step: each multiplies with columns of its own of every
+weight, and does all else, attention above all, for rows of its own.
+"""
 
 import numpy as np
 
@@ -13,12 +14,12 @@ from warmroute.adapters.embedded.model.attention import Attention
 from warmroute.adapters.embedded.model.batch import Batch
 from warmroute.adapters.embedded.model.config import LlamaConfig
 from warmroute.adapters.embedded.model.kv_store import KVStore
+from warmroute.adapters.embedded.model.member import Member
 from warmroute.adapters.embedded.model.paged_step import PagedStep
 from warmroute.adapters.embedded.model.products import multiply, multiply_head
 from warmroute.adapters.embedded.model.rope import Rotary, rotate
 from warmroute.adapters.embedded.model.scratch import Scratch
-from warmroute.adapters.embedded.model.shares import split
-from warmroute.adapters.embedded.model.team import Meet, Team, blas_threads
+from warmroute.adapters.embedded.model.shares import Share
 from warmroute.adapters.embedded.model.weights import LlamaWeights
 
 _MLP_ROWS = 16
@@ -31,21 +32,17 @@ class Llama:
     Args:
         config: Its shape.
         weights: As `fuse_weights` makes them.
-        threads: Threads that share a step of many rows; as many as BLAS has by
-            default.
     """
 
-    __slots__ = ("_attention", "_rotary", "_scratch", "_team", "config", "weights")
+    __slots__ = ("_alone", "_attention", "_rotary", "_scratch", "config", "weights")
 
-    def __init__(
-        self, config: LlamaConfig, weights: LlamaWeights, threads: int | None = None
-    ) -> None:
+    def __init__(self, config: LlamaConfig, weights: LlamaWeights) -> None:
         self.config = config
         self.weights = weights
         self._rotary = Rotary(config)
         self._scratch = Scratch()
         self._attention = Attention(config, self._scratch)
-        self._team = Team(threads or blas_threads())
+        self._alone = Member(self._scratch.take)
 
     def __repr__(self) -> str:
         size = self.weights.nbytes / 4e6
@@ -57,11 +54,57 @@ class Llama:
         Returns:
             ``[len(sample_rows), vocab]``, float32.
         """
-        shares = split(batch, self.config, self._team.size)
-        if len(shares) == 1:
-            return self._run(batch, store)
-        runs = [partial(self._run, share, store) for share in shares]
-        return np.concatenate(self._team.run(runs))
+        whole = Share(batch, 0, len(batch.token_ids), batch.sample_rows)
+        return self.compute(whole, store, self._alone).copy()
+
+    def compute(self, share: Share, store: KVStore, member: Member) -> F32:
+        """Compute the share of one member, while all others compute theirs.
+
+        Returns:
+            ``[len(sample_rows), vocab]``: all wanted logits, until the next step.
+        """
+        batch, rows = share.batch, share.rows
+        x = member.take("x", share.total, self.config.hidden_size)
+        x[rows] = self.embed(batch.token_ids)
+        turns = self._rotary.turns(batch.positions)
+        step = PagedStep(batch, store, self.config, self._attention)
+        last = self.config.num_layers - 1
+        for layer in range(last + 1):
+            inputs = self._normed(x, rows, member)
+            heads = self._project(layer, inputs, rows, turns, member)
+            step.store(layer, heads)
+            member.meet()
+            mixed = member.take("mixed", len(x), self.config.query_size)
+            out = mixed[rows].reshape(-1, self.config.num_heads, self.config.head_dim)
+            step.attend(layer, inputs[rows], heads, out)
+            member.meet()
+            if layer == last:  # behind it only the sampled rows matter
+                x, mixed = x[share.sample_rows], mixed[share.sample_rows]
+                rows = member.rows(len(x))
+            self._after_attention(layer, x, mixed, rows, member)
+        return self._logits(x, rows, member)
+
+    def shared_sizes(
+        self, size: int, max_rows: int, max_samples: int
+    ) -> dict[str, int]:
+        """Return how many numbers members share in a step, by what they take.
+
+        Args:
+            size: Members.
+            max_rows: Rows of a step.
+            max_samples: Rows whose logits are wanted.
+        """
+        config = self.config
+        hidden = max_rows * config.hidden_size
+        return {
+            "x": hidden,
+            "normed": hidden,
+            "qkv": max_rows * (config.query_size + 2 * config.kv_size),
+            "mixed": max_rows * config.query_size,
+            "added": hidden,
+            "mlp": size * hidden,
+            "logits": max_samples * config.vocab_size,
+        }
 
     def embed(self, ids: I32) -> F32:
         """Return the embeddings ``[T, hidden]`` of *ids* ``[T]``, a copy."""
@@ -73,7 +116,7 @@ class Llama:
 
         The gain of the norm is in the weights, for every layer alike.
         """
-        return self._normed(x).copy()
+        return self._normed(x, slice(None), self._alone).copy()
 
     def qkv(self, layer: int, normed: F32, positions: Rows) -> tuple[F32, F32, F32]:
         """Return queries ``[T, heads, d]``, keys and values ``[T, kv_heads, d]``.
@@ -82,7 +125,7 @@ class Llama:
         2i + 1 of a head. The queries are not scaled.
         """
         turns = self._rotary.turns(positions)
-        heads = self._project(layer, normed, turns).copy()
+        heads = self._project(layer, normed, slice(None), turns, self._alone).copy()
         queries, keys = self.config.num_heads, self.config.num_kv_heads
         stop = queries + keys
         return heads[:, :queries], heads[:, queries:stop], heads[:, stop:]
@@ -93,67 +136,83 @@ class Llama:
         Returns:
             *x* itself, changed in place.
         """
-        weights, take, rows = self.weights.layers[layer], self._scratch.take, len(x)
-        added = take("added", *x.shape)
-        x += multiply(out, weights.output, added, self._scratch)
-        gate_up = take("gate_up", rows, weights.gate_up.shape[1])
-        multiply(self._normed(x), weights.gate_up, gate_up, self._scratch)
-        active = take("active", rows, gate_up.shape[1] // 2)
-        _activate(gate_up, active)
-        x += multiply(active, weights.down, added, self._scratch)
+        self._after_attention(layer, x, out, slice(None), self._alone)
         return x
 
     def logits(self, x: F32) -> F32:
         """Return ``[n, vocab]`` for the last layer's rows *x* ``[n, hidden]``."""
-        head = self.weights.head
-        out: F32 = np.empty((len(x), len(head)), np.float32)
-        return multiply_head(self._normed(x) * self.weights.final_gain, head, out)
+        return self._logits(x, slice(None), self._alone).copy()
 
-    def _run(self, batch: Batch, store: KVStore, meet: Meet = bool) -> F32:
-        """Compute all layers; return the logits ``[n, vocab]`` of sampled rows."""
-        x = self.embed(batch.token_ids)
-        turns = self._rotary.turns(batch.positions)
-        step = PagedStep(batch, store, self.config, self._attention)
-        last = self.config.num_layers - 1
-        for layer in range(last + 1):
-            inputs = self._normed(x)
-            heads = self._project(layer, inputs, turns)
-            step.store(layer, heads)
-            meet()
-            out = self._scratch.take("mixed", len(x), self.config.query_size)
-            step.attend(layer, inputs, heads, out.reshape(len(x), -1, heads.shape[2]))
-            if layer == last:  # behind it only the sampled rows matter
-                x, out = x[batch.sample_rows], out[batch.sample_rows]
-            x = self.after_attention(layer, x, out)
-        return self.logits(x)
-
-    def _normed(self, x: F32) -> F32:
-        squares = np.vecdot(x, x)
+    def _normed(self, x: F32, rows: slice, member: Member) -> F32:
+        own = x[rows]
+        squares = np.vecdot(own, own)
         squares /= np.float32(self.config.hidden_size)
         squares += np.float32(self.config.norm_eps)
-        out = self._scratch.take("normed", *x.shape)
-        np.multiply(x, (1 / np.sqrt(squares))[:, None], out=out)
+        out = member.take("normed", *x.shape)
+        np.multiply(own, (1 / np.sqrt(squares))[:, None], out=out[rows])
+        member.meet()
         return out
 
-    def _project(self, layer: int, normed: F32, turns: C64) -> F32:
-        """Return ``[T, heads + 2 * kv_heads, d]``, queries and keys turned."""
+    def _project(
+        self, layer: int, normed: F32, rows: slice, turns: C64, member: Member
+    ) -> F32:
+        """Return ``[rows, heads + 2 * kv_heads, d]``, queries and keys turned."""
         config, weight = self.config, self.weights.layers[layer].qkv
-        fused = self._scratch.take("qkv", len(normed), weight.shape[1])
-        multiply(normed, weight, fused, self._scratch)
-        heads: F32 = fused.reshape(len(fused), -1, config.head_dim)
-        rotate(heads[:, : config.num_heads + config.num_kv_heads], turns)
+        qkv = self._multiply("qkv", normed, weight, member)[rows]
+        turned = config.num_heads + config.num_kv_heads
+        heads: F32 = qkv.reshape(-1, turned + config.num_kv_heads, config.head_dim)
+        rotate(heads[:, :turned], turns)
         return heads
 
+    def _after_attention(
+        self, layer: int, x: F32, mixed: F32, rows: slice, member: Member
+    ) -> None:
+        """Add attention and MLP to the own *rows* of *x*."""
+        weight = self.weights.layers[layer].output
+        x[rows] += self._multiply("added", mixed, weight, member)[rows]
+        normed = self._normed(x, rows, member)
+        parts = member.take("mlp", member.size, *x.shape)
+        units = member.columns(self.config.intermediate_size)
+        self._mlp(layer, normed, units, parts[member.rank])
+        member.meet()
+        for part in parts:
+            x[rows] += part[rows]
 
-def _activate(gate_up: F32, active: F32) -> None:
-    """Write ``silu(gate) * up`` of ``[T, 2 * intermediate]``: SwiGLU."""
-    width = active.shape[1]
+    def _mlp(self, layer: int, normed: F32, units: slice, out: F32) -> None:
+        """Write what some *units* of the MLP add ``[T, hidden]``."""
+        weights, width = self.weights.layers[layer], self.config.intermediate_size
+        scratch = self._scratch
+        gate = scratch.take("gate", len(normed), units.stop - units.start)
+        up = scratch.take("up", *gate.shape)
+        multiply(normed, weights.gate_up[:, :width][:, units], gate, scratch)
+        multiply(normed, weights.gate_up[:, width:][:, units], up, scratch)
+        _activate(gate, up)
+        multiply(gate, weights.down[units], out, scratch)
+
+    def _multiply(self, name: str, rows: F32, weight: F32, member: Member) -> F32:
+        """Return *rows* times *weight*, of which each member multiplies columns."""
+        width = weight.shape[1]
+        out, columns = member.take(name, len(rows), width), member.columns(width)
+        multiply(rows, weight[:, columns], out[:, columns], self._scratch)
+        member.meet()
+        return out
+
+    def _logits(self, x: F32, rows: slice, member: Member) -> F32:
+        normed = self._normed(x, rows, member) * self.weights.final_gain
+        head = self.weights.head
+        out = member.take("logits", len(x), len(head))
+        words = member.columns(len(head))
+        multiply_head(normed, head[words], out[:, words])
+        member.meet()
+        return out
+
+
+def _activate(gate: F32, up: F32) -> None:
+    """Turn *gate* ``[T, units]`` into ``silu(gate) * up``: SwiGLU."""
     with np.errstate(over="ignore"):  # exp(-gate) may be infinite: silu is 0 then
-        for start in range(0, len(gate_up), _MLP_ROWS):
-            rows = gate_up[start : start + _MLP_ROWS]
-            gate, up, out = rows[:, :width], rows[:, width:], active[start:][:_MLP_ROWS]
-            np.negative(gate, out=out)
-            np.exp(out, out=out)
-            out += 1
-            np.divide(gate, out, out=out)
-            out *= up
+        for start in range(0, len(gate), _MLP_ROWS):
+            rows = slice(start, start + _MLP_ROWS)
+            divisors = np.exp(-gate[rows])
+            divisors += 1
+            gate[rows] /= divisors
+            gate[rows] *= up[rows]

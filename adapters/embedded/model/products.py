@@ -25,7 +25,7 @@ _DEPTH = 64
 def multiply(rows: F32, weight: F32, out: F32, scratch: Scratch) -> F32:
     """Return *rows* ``[T, inputs]`` times *weight* ``[inputs, outputs]`` in *out*."""
     count, inputs = rows.shape
-    if not 1 < count <= FEW_ROWS or inputs % _DEPTH:
+    if not 1 < count <= FEW_ROWS or inputs % _DEPTH or not weight.size:
         return np.matmul(rows, weight, out=out)
     deep, wide = inputs // _DEPTH, -(-count * _DEPTH * weight.shape[1] // UNPACKED)
     while weight.shape[1] % wide:

@@ -1,57 +1,58 @@
-"""A step cut into shares of its rows that take about the same time."""
+"""A step cut into shares of its rows that take about the same time to attend."""
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from warmroute.adapters.embedded.model.arrays import Rows
 from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
-from warmroute.adapters.embedded.model.config import LlamaConfig
-from warmroute.adapters.embedded.model.products import FEW_ROWS
 
-MIN_ROWS = 64
-"""Rows of a share at least: each share reads all weights, and BLAS copies them."""
-
-MIN_FEW_ROWS = 2
-"""The same where each share has `FEW_ROWS` at most, for which nothing is copied."""
-
-ATTENTION_COST = 2.0
-"""What a number of attention costs, where one of a weight costs 1."""
+_ROW_COST = 150
+"""What a row costs besides its attention, in keys attended to."""
 
 
-def split(batch: Batch, config: LlamaConfig, count: int) -> list[Batch]:
-    """Cut *batch* into *count* shares, or fewer where they would be small.
+class Share(NamedTuple):
+    """The rows of a step that one member attends with.
+
+    Attributes:
+        batch: These rows.
+        start: The first of them in the step.
+        total: Rows of the step.
+        sample_rows: Rows of the step whose logits are wanted.
+    """
+
+    batch: Batch
+    start: int
+    total: int
+    sample_rows: Rows
+
+    @property
+    def rows(self) -> slice:
+        """Where these rows are in the step."""
+        return slice(self.start, self.start + len(self.batch.token_ids))
+
+
+def split(batch: Batch, count: int) -> list[Share]:
+    """Cut *batch* into *count* shares, some of them empty where there are few rows.
 
     Rows of one sequence may go to several shares: what a row attends to is stored by
-    all shares before one of them attends. Sums of received attention are kept by one
-    thread, so a batch with any is left whole.
+    all members before one of them attends. Memories and sums that only the first
+    member has are for it alone, so a batch with any is all its own.
     """
     rows = len(batch.token_ids)
-    least = MIN_FEW_ROWS if rows <= count * FEW_ROWS else MIN_ROWS
-    count = min(count, rows // least)
-    if count < 2 or any(one.scores is not None for one in batch.sequences):
-        return [batch]
-    costs = _costs(batch, config)
+    costs = batch.positions.astype(np.float64) + 1 + _ROW_COST
     ends = np.cumsum(costs)
-    shares = np.arange(1, count) * (ends[-1] / count)
-    cuts = np.searchsorted(ends - costs / 2, shares).tolist()
-    bounds = sorted({0, *cuts, rows})
-    return [_share(batch, start, stop) for start, stop in pairwise(bounds)]
+    cuts = np.searchsorted(
+        ends - costs / 2, np.arange(1, count) * (costs.sum() / count)
+    ).tolist()
+    if any(one.attention or one.scores is not None for one in batch.sequences):
+        cuts = [rows] * (count - 1)
+    return [_share(batch, start, stop) for start, stop in pairwise([0, *cuts, rows])]
 
 
-def _costs(batch: Batch, config: LlamaConfig) -> NDArray[np.float64]:
-    """Return what each row takes in a layer, in products of two numbers."""
-    heads = config.query_size + config.kv_size
-    weights = 2 * heads + 3 * config.intermediate_size
-    attention = 2 * config.query_size * ATTENTION_COST
-    seen = batch.positions.astype(np.float64) + 1
-    return config.hidden_size * weights + attention * seen
-
-
-def _share(batch: Batch, start: int, stop: int) -> Batch:
-    """Return the rows from *start* to *stop* as a batch of their own."""
-    wanted = batch.sample_rows
-    return Batch(
+def _share(batch: Batch, start: int, stop: int) -> Share:
+    part = Batch(
         batch.token_ids[start:stop],
         batch.positions[start:stop],
         batch.slots[start:stop],
@@ -60,8 +61,9 @@ def _share(batch: Batch, start: int, stop: int) -> Batch:
             for one in batch.sequences
             if one.start < stop and one.start + one.count > start
         ],
-        wanted[(wanted >= start) & (wanted < stop)] - start,
+        batch.sample_rows[:0],
     )
+    return Share(part, start, len(batch.token_ids), batch.sample_rows)
 
 
 def _part(rows: SequenceRows, start: int, stop: int) -> SequenceRows:
@@ -74,4 +76,5 @@ def _part(rows: SequenceRows, start: int, stop: int) -> SequenceRows:
         rows.table,
         rows.context - (end - last),
         rows.attention,
+        rows.scores,
     )
