@@ -50,7 +50,7 @@ class Rig:
 
     def drop(self, keys: list[int]) -> tuple[list[int], dict[int, str]]:
         evicted, kept = [], {}
-        for done in self.evictor.drop(keys):
+        for done in self.evictor.drop([keys]):
             evicted += done.evicted
             kept.update(done.kept)
         return evicted, kept
@@ -157,7 +157,7 @@ def broken(block_ids: set[int]) -> None:
 
 
 def demoted(rig: Rig, chain: list[int]) -> int:
-    return sum(rig.evictor.demote(chain))
+    return sum(rig.evictor.demote([chain]))
 
 
 class TestDemote:
