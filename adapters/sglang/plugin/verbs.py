@@ -119,13 +119,17 @@ class Verbs(EngineVerbs):
         keys, found = named(arguments), cast(Found, {})
         for _ in self._tree.find(keys, found):
             yield {}
-        num = self._pins.retain(keys, found, cast(float, arguments["ttl_s"]))
+        num_retained = 0
+        for num in self._pins.retain(keys, found, cast(float, arguments["ttl_s"])):
+            num_retained += num
+            yield {}
         total = self._pins.num_blocks
-        yield {"retained": num, "total": total, "cap": self._pins.cap_blocks}
+        yield {"retained": num_retained, "total": total, "cap": self._pins.cap_blocks}
 
     def release(self, arguments: Arguments) -> Iterator[Part]:
         """Let go of the named pages."""
-        yield {"changed": self._pins.release(named(arguments))}
+        for num in self._pins.release(named(arguments)):
+            yield {"changed": num}
 
     def demote(self, arguments: Arguments) -> Iterator[Part]:
         """Make the named pages the next victims, where nothing unnamed is behind."""
