@@ -100,7 +100,11 @@ class Tree:
         Pages are counted from the end of their node, the last one as -1, because a
         node keeps its end when it is split. Yields after each few pages.
         """
-        names = set(wanted)
+        names: set[int] = set()
+        for at, key in enumerate(wanted, 1):
+            names.add(key)
+            if at % _AT_ONCE == 0:
+                yield
         for some in self._keyed():
             for node, page, keys in some:
                 for at, key in enumerate(keys, page):
@@ -111,13 +115,17 @@ class Tree:
     def _keyed(self) -> Iterator[list[tuple[Node, int, list[int]]]]:
         """Yield nodes with some of their keys, about a thousand pages at a time.
 
-        With each stands the place of the first key, counted from the node's end.
+        With each stands the place of the first key, counted from the node's end. Those
+        in front come before those behind.
         """
         some: list[tuple[Node, int, list[int]]] = []
         num_pages = 0
-        for node in self.nodes():
+        todo = list(self.core.root_node.children.values())
+        while todo:
+            node = todo.pop()
             if not self.is_alive(node):
                 continue
+            todo.extend(node.children.values())
             hashes, seed = self.names(node)
             for at in range(0, len(hashes), _AT_ONCE):
                 keys = self.keys_named(hashes[at : at + _AT_ONCE], seed)

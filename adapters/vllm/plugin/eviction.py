@@ -1,5 +1,6 @@
 """Dropping and demoting named blocks of an engine, between two steps."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -7,13 +8,14 @@ from warmroute.adapters.kv_control import Reason
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.ports import Block, Pool
 
-SLICE = 128
+SLICE = 64
 """Blocks that are dropped before the engine may go on."""
 
 LEVELS = 4_096
 """Depths without blocks that are passed over before the engine may go on."""
 
-Levels = dict[int, list[int]]
+Levels = dict[int, "array[int]"]
+"""Keys by depth, in arrays: the garbage collector has nothing to look at in those."""
 
 
 class Dropped(NamedTuple):
@@ -74,7 +76,7 @@ class Evictor:
             for key in keys:
                 content = self._contents.get(key)
                 depth = -1 if content is None else content.depth
-                levels.setdefault(depth, []).append(key)
+                levels.setdefault(depth, array("Q")).append(key)
             yield
 
     def _drop_slice(self, keys: list[int]) -> Dropped:
@@ -132,7 +134,7 @@ def _slices(levels: Levels, reverse: bool) -> Iterator[list[int]]:
     some: list[int] = []
     depths = range(-1, max(levels, default=-1) + 1)
     for count, depth in enumerate(reversed(depths) if reverse else depths, 1):
-        level = levels.pop(depth, [])
+        level = levels.pop(depth, array("Q"))
         while level:
             some.append(level.pop())
             if len(some) == SLICE:

@@ -45,7 +45,7 @@ class Notes:
         return len(self._by_hash)
 
     def __contains__(self, block_hash: bytes) -> bool:
-        return block_hash in self._by_hash
+        return block_hash in self._by_hash.of(block_hash)
 
     @property
     def num_places(self) -> int:
