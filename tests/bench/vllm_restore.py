@@ -137,12 +137,11 @@ def main() -> None:
         site = link_package(Path(folder))
         blocks = 4 * PROMPT // options.block
         if options.first:
-            times = [
-                run(environment, site, "first", blocks, cases)["scored"]
-                for _ in range(options.first)
-            ]
-            every = [one for some in times for one in some]
-            tell("the first budget by attention", every, options.first)
+            times: list[tuple[float, float]] = []
+            for number in range(options.first):
+                times += run(environment, site, "first", blocks, cases)["scored"]
+                print(f"{number + 1}: {times[-1][0]:.2f} ms", flush=True)
+            tell("the first budget by attention", times, options.first)
             return
         found = run(environment, site, "restore", blocks, cases)
     kib = found["bytes"] / 1024
