@@ -21,7 +21,7 @@ from warmroute.adapters.vllm.plugin.ports import (
 )
 from warmroute.adapters.vllm.plugin.walk import Walk
 from warmroute.adapters.vllm.plugin.walks import Walks
-from warmroute.policies.kv.shards import Shards
+from warmroute.policies.kv.shards import LAST, Shards
 
 _GROUP_BYTES = 4
 _KEY_BYTES = 8
@@ -106,16 +106,16 @@ class Contents:
 
     def get(self, key: int) -> Content | None:
         """Return what a block is made of, if it was noted."""
-        block_hash = self._by_key.of(key).get(key)
+        block_hash = self._by_key.tables[hash(key) & LAST].get(key)
         return None if block_hash is None else self._notes.get(block_hash)
 
     def hash_of(self, key: int) -> bytes | None:
         """Return the full hash of a block that was noted."""
-        return self._by_key.of(key).get(key)
+        return self._by_key.tables[hash(key) & LAST].get(key)
 
     def pages(self, key: int) -> list[Block]:
         """Return the pages that hold a block: none, one, or copies."""
-        block_hash = self._by_key.of(key).get(key)
+        block_hash = self._by_key.tables[hash(key) & LAST].get(key)
         return [] if block_hash is None else self.pages_of(block_hash)
 
     def pages_of(self, block_hash: bytes) -> list[Block]:
@@ -161,7 +161,7 @@ class Contents:
         old = self._on_page[block_id]
         self._on_page[block_id] = block_hash
         self._followers.add(parent, block_hash)
-        self._by_key.of(key)[key] = block_hash
+        self._by_key.tables[hash(key) & LAST][key] = block_hash
         if old is not None and old != block_hash and not self.pages_of(old):
             self._left_its_pages(old)
         if self._spilled:  # each note looks at one that is kept for the host
@@ -177,7 +177,7 @@ class Contents:
         self._walks.before(block_hash)  # the pool of a walk may be reset by now
         self._followers.discard(self._notes.remove(block_hash).parent, block_hash)
         key = key_of(block_hash)
-        shard = self._by_key.of(key)
+        shard = self._by_key.tables[hash(key) & LAST]
         if shard.get(key) == block_hash:
             del shard[key]
 

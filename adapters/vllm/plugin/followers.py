@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from warmroute.policies.kv.shards import Shards
+from warmroute.policies.kv.shards import LAST, Shards
 
 
 class Followers:
@@ -24,14 +24,14 @@ class Followers:
 
     def of(self, parent: int) -> Collection[bytes]:
         """Return the hashes of the blocks behind *parent*."""
-        found = self._behind.of(parent).get(parent, ())
+        found = self._behind.tables[hash(parent) & LAST].get(parent, ())
         return (found,) if isinstance(found, bytes) else found
 
     def add(self, parent: int | None, block_hash: bytes) -> None:
         """Note that a block stands behind *parent*; again is no matter."""
         if parent is None:
             return
-        shard = self._behind.of(parent)
+        shard = self._behind.tables[hash(parent) & LAST]
         found = shard.setdefault(parent, block_hash)
         if isinstance(found, set):
             found.add(block_hash)
@@ -42,7 +42,7 @@ class Followers:
         """Forget that a block stands behind *parent*."""
         if parent is None:
             return
-        shard = self._behind.of(parent)
+        shard = self._behind.tables[hash(parent) & LAST]
         found = shard.get(parent)
         if isinstance(found, set):
             found.discard(block_hash)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from warmroute.policies.kv.shards import Shards
+from warmroute.policies.kv.shards import LAST, Shards
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
@@ -45,7 +45,7 @@ class Notes:
         return len(self._by_hash)
 
     def __contains__(self, block_hash: bytes) -> bool:
-        return block_hash in self._by_hash.of(block_hash)
+        return block_hash in self._by_hash.tables[hash(block_hash) & LAST]
 
     @property
     def num_places(self) -> int:
@@ -54,7 +54,7 @@ class Notes:
 
     def get(self, block_hash: bytes) -> Content | None:
         """Return what a block is made of, if it is noted."""
-        return self._by_hash.of(block_hash).get(block_hash)
+        return self._by_hash.tables[hash(block_hash) & LAST].get(block_hash)
 
     def number(self, place: int) -> int:
         """Return the number of the note that was made last at a place."""
@@ -84,11 +84,11 @@ class Notes:
             self._numbers.append(self.num_made)
         self.num_made += 1
         content = Content(parent, depth, tokens, extra_keys, place)
-        self._by_hash.of(block_hash)[block_hash] = content
+        self._by_hash.tables[hash(block_hash) & LAST][block_hash] = content
 
     def remove(self, block_hash: bytes) -> Content:
         """Forget a block; return what it was made of."""
-        content = self._by_hash.of(block_hash).pop(block_hash)
+        content = self._by_hash.tables[hash(block_hash) & LAST].pop(block_hash)
         self._hashes[content.place] = None
         self._free.append(content.place)
         return content
