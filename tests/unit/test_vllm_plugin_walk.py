@@ -303,6 +303,24 @@ def test_references_to_what_is_on_a_page_now_are_not_counted(rig: Rig) -> None:
     assert [one.refs for one in rest(rig.walk())].count(1) == 7
 
 
+def test_what_fails_ends_the_walk_and_not_the_step(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*arguments: object) -> Found:
+        raise ValueError("broken")
+
+    walk = rig.walk()
+    next(walk)
+    with monkeypatch.context() as patch:
+        patch.setattr(walking.Walk, "_find", broken)
+        assert rig.pool.run(prompt(2, 7)) == 0
+    assert "a snapshot has missed a change" in caplog.text
+    with pytest.raises(RuntimeError, match="missed"):
+        rest(walk)
+    assert rig.contents._walks._open == []
+    assert len(rest(rig.walk())) == 7
+
+
 def test_a_walk_that_is_left_off_is_told_no_more(rig: Rig) -> None:
     walk = rig.walk()
     next(walk)

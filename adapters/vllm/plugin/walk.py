@@ -47,9 +47,13 @@ class Walk:
         notes: Of all that may be cached.
         cache: Which pages have what.
         host: Has blocks, too.
+
+    Attributes:
+        cache: The map that it goes through.
+        is_lost: Whether a change was missed; then nothing more is found.
     """
 
-    __slots__ = ("_at", "_host", "_notes", "_taken_down", "_until", "cache")
+    __slots__ = ("_at", "_host", "_notes", "_taken_down", "_until", "cache", "is_lost")
 
     def __init__(self, notes: Notes, cache: CacheMap, host: Elsewhere | None) -> None:
         self._notes = notes
@@ -58,6 +62,7 @@ class Walk:
         self._at = 0
         self._until = notes.num_made
         self._taken_down: dict[bytes, Found] = {}
+        self.is_lost = False
 
     def __repr__(self) -> str:
         return f"<Walk [Places: {self._at}, taken down: {len(self._taken_down)}]>"
@@ -80,18 +85,32 @@ class Walk:
         self._taken_down[block_hash] = found
 
     def go(self) -> Iterator[list[Found]]:
-        """Yield what is found at some places; what was taken down is left out."""
+        """Yield what is found at some places; what was taken down is left out.
+
+        Raises:
+            RuntimeError: A change was missed.
+        """
         end = self._notes.num_places  # those behind are new
         while self._at < end:
+            self._check()
             places = range(self._at, min(self._at + AT_ONCE, end))
             self._at = places.stop
             yield list(self._look(places))
 
     def taken_down(self) -> Iterator[list[Found]]:
-        """Yield what was taken down, when nothing is told any more."""
+        """Yield what was taken down, when nothing is told any more.
+
+        Raises:
+            RuntimeError: A change was missed.
+        """
+        self._check()
         while self._taken_down:
             count = min(AT_ONCE, len(self._taken_down))
             yield [self._taken_down.popitem()[1] for _ in range(count)]
+
+    def _check(self) -> None:
+        if self.is_lost:
+            raise RuntimeError("a change of the cache was missed")
 
     def _look(self, places: range) -> Iterator[Found]:
         for block_hash in self._notes.hashes(places):

@@ -3,6 +3,7 @@
 Only while there are any, the pool's map and the host say what they are about to do.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from warmroute.adapters.vllm.plugin.notes import Notes
 from warmroute.adapters.vllm.plugin.ports import Block, CacheMap, Elsewhere, Pool
 from warmroute.adapters.vllm.plugin.walk import Walk
+
+logger = logging.getLogger(__name__)
 
 
 class Walks:
@@ -50,9 +53,17 @@ class Walks:
                 host.tell(None)
 
     def before(self, block_hash: bytes, is_on_host: bool | None = None) -> None:
-        """Tell all walks that a block is about to change."""
-        for walk in self._open:
-            walk.before(block_hash, is_on_host)
+        """Tell all walks that a block is about to change; never raises.
+
+        The engine is in a step here, so what fails ends the walks and nothing else.
+        """
+        try:
+            for walk in self._open:
+                walk.before(block_hash, is_on_host)
+        except Exception:
+            logger.exception("warmroute: a snapshot has missed a change")
+            for walk in self._open:
+                walk.is_lost = True
 
     def is_last(self, cache: CacheMap) -> bool:
         """Tell whether nobody else needs a map: neither the pool nor a walk."""
