@@ -97,14 +97,15 @@ class Bench:
     async def decode_rate(self, num_sequences: int) -> tuple[float, float]:
         """Tokens a second while all sequences decode, and the model's share of it.
 
-        The first token of the last sequence begins it: those admitted before have
-        decoded beside the prefill of the others until then.
+        The first token of the last sequence begins it, since those admitted before have
+        decoded beside the prefill of the others until then, and the first that is done
+        ends it.
         """
         arrivals: list[list[float]] = []
-        model_s = 0.0
+        began_s = ended_s = 0.0
 
         async def one() -> None:
-            nonlocal model_s
+            nonlocal began_s, ended_s
             times: list[float] = []
             arrivals.append(times)
             given = {"max_tokens": DECODED, "temperature": 0.0, "ignore_eos": True}
@@ -112,13 +113,14 @@ class Bench:
             async for _ in self.engine.submit(request):
                 times.append(self.model.clock())
                 if len(times) == 1:
-                    model_s = self.model.spent_s
+                    began_s = self.model.spent_s
+            ended_s = ended_s or self.model.spent_s
 
         await asyncio.gather(*(one() for _ in range(num_sequences)))
         start = max(times[0] for times in arrivals)
-        stop = max(times[-1] for times in arrivals)
-        made = sum(at > start for times in arrivals for at in times)
-        return made / (stop - start), (self.model.spent_s - model_s) / (stop - start)
+        stop = min(times[-1] for times in arrivals)
+        made = sum(start < at <= stop for times in arrivals for at in times)
+        return made / (stop - start), (ended_s - began_s) / (stop - start)
 
 
 async def flush(engine: Engine) -> None:

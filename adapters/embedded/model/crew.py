@@ -23,6 +23,8 @@ from warmroute.adapters.embedded.model.shares import Share, split
 from warmroute.adapters.tokens.errors import ModelError
 
 _FIRST_FD = 3
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""For the first process alone, which ends the others after it has ended in order."""
 
 _blas = ThreadpoolController().select(user_api="blas")
 
@@ -125,12 +127,14 @@ class Crew:
 
     def _fork(self, member: Member) -> _Mate:
         theirs, ours = Pipe(duplex=False)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         with warnings.catch_warnings():
             # Python warns of threads, of which BLAS has some that end before a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
             self._work(theirs, member)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         return _Mate(pid, ours)
 
@@ -138,9 +142,8 @@ class Crew:
         """Compute shares in a process of its own until nobody sends any."""
         code = 1
         try:
-            # The first process ends the others, after it has ended in order itself.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for each in _STOPPING:
+                signal.signal(each, signal.SIG_IGN)
             os.closerange(_FIRST_FD, steps.fileno())
             os.closerange(steps.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
             with _blas.limit(limits=1):

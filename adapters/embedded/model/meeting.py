@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from multiprocessing import get_context
 
-_TRIES = 500
+_TRIES = 2_000
 """Looks, of 0.2 us, before a process sleeps; one that slept wakes 50 us too late."""
 
 _CHECK_S = 0.1
