@@ -195,6 +195,39 @@ def test_a_process_that_was_killed_between_steps_costs_no_step(
     assert "engine_process_ended code=-9" in caplog.text
 
 
+@pytest.fixture
+def ignored_children() -> Iterator[None]:
+    """Ended children leave nothing to wait for, as where SIGCHLD is ignored.
+
+    A program inherits that from the one that started it.
+    """
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("ignored_children")
+def test_a_killed_process_costs_no_step_where_nobody_waits_for_children(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    crew = make_crew(3)
+    ended = pids(crew)
+    os.kill(ended[0], signal.SIGKILL)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(ended[0], 0)
+    assert_computes_alone(crew)
+    assert "engine_process_ended code=unknown" in caplog.text
+    assert_gone(ended)
+
+
+@pytest.mark.usefixtures("ignored_children")
+def test_closing_ends_the_processes_where_nobody_waits_for_children() -> None:
+    crew = make_crew(3)
+    ended = pids(crew)
+    crew.close()
+    assert_gone(ended)
+
+
 def test_the_processes_outlive_what_stops_the_first_one_in_order(pair: Crew) -> None:
     """Ctrl-C and a service manager signal all of them, and requests still drain."""
     for pid in pids(pair):
@@ -204,6 +237,27 @@ def test_the_processes_outlive_what_stops_the_first_one_in_order(pair: Crew) -> 
     found = pair.forward(make_batch(Part(ids, one_run(30))))
     np.testing.assert_allclose(found[0], NAIVE.logits(ids)[-1], **CLOSE)
     assert pids(pair)
+
+
+def test_a_process_outlives_a_signal_that_comes_as_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork = os.fork
+
+    def signalled() -> int:
+        pid = fork()
+        if not pid:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        return pid
+
+    monkeypatch.setattr(os, "fork", signalled)
+    crew = make_crew(2)
+    ids = draw_ids(30)
+    crew.forward(make_batch(Part(ids, one_run(30))))
+    still = pids(crew)
+    crew.close()
+    assert still
 
 
 def test_closing_ends_the_processes() -> None:

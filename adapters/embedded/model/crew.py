@@ -1,5 +1,6 @@
 """Processes that compute the steps of a model together."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -20,6 +21,7 @@ from warmroute.adapters.embedded.model.meeting import Meeting
 from warmroute.adapters.embedded.model.member import Member
 from warmroute.adapters.embedded.model.shared_memory import shared_zeros
 from warmroute.adapters.embedded.model.shares import Share, split
+from warmroute.adapters.stopping import SIGNALS
 from warmroute.adapters.tokens.errors import ModelError
 
 _FIRST_FD = 3
@@ -119,18 +121,26 @@ class Crew:
         """End the other processes."""
         for mate in self._mates:
             mate.steps.close()
-            os.kill(mate.pid, signal.SIGKILL)
-            os.waitpid(mate.pid, 0)
+            if _exit_code(mate.pid) is None:
+                os.kill(mate.pid, signal.SIGKILL)
+                # Where SIGCHLD is ignored, nobody is left to be waited for.
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(mate.pid, 0)
         self._mates = []
 
     def _fork(self, member: Member) -> _Mate:
         theirs, ours = Pipe(duplex=False)
-        with warnings.catch_warnings():
-            # Python warns of threads, of which BLAS has some that end before a fork.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if not pid:
-            self._work(theirs, member)
+        # What comes before the new process ignores it has to wait, not to end it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            with warnings.catch_warnings():
+                # Python warns of threads, of which BLAS has some that end before it.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if not pid:
+                self._work(theirs, member)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         return _Mate(pid, ours)
 
@@ -139,8 +149,9 @@ class Crew:
         code = 1
         try:
             # The first process ends the others, after it has ended in order itself.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.closerange(_FIRST_FD, steps.fileno())
             os.closerange(steps.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
             with _blas.limit(limits=1):
@@ -157,10 +168,9 @@ class Crew:
     def _has_lost(self) -> bool:
         """Tell whether a process has ended, and forget it."""
         for mate in self._mates:
-            pid, status = os.waitpid(mate.pid, os.WNOHANG)
-            if pid:
-                code = os.waitstatus_to_exitcode(status)
-                log.error("engine_process_ended code=%d effect=computes_alone", code)
+            code = _exit_code(mate.pid)
+            if code is not None:
+                log.error("engine_process_ended code=%s effect=computes_alone", code)
                 mate.steps.close()
                 self._mates.remove(mate)
                 return True
@@ -171,6 +181,18 @@ class Crew:
             raise ModelError(
                 "a process of the engine has ended in the middle of a step"
             )
+
+
+def _exit_code(child: int) -> int | str | None:
+    """Forget a process that has ended and return its code; None while it runs.
+
+    A process that inherited an ignored SIGCHLD is not told the codes of its children.
+    """
+    try:
+        pid, status = os.waitpid(child, os.WNOHANG)
+    except ChildProcessError:
+        return "unknown"
+    return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def _check(parent: int) -> None:
