@@ -1,5 +1,6 @@
 """Steps that several processes compute together."""
 
+import errno
 import os
 import select
 import signal
@@ -258,6 +259,24 @@ def test_a_process_outlives_a_signal_that_comes_as_it_begins(
     still = pids(crew)
     crew.close()
     assert still
+
+
+def test_processes_that_cannot_begin_are_told_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that had begun are ended."""
+    fork, begun = os.fork, list[int]()
+
+    def full() -> int:
+        if begun:
+            raise OSError(errno.EAGAIN, "full")
+        begun.append(fork())
+        return begun[0]
+
+    monkeypatch.setattr(os, "fork", full)
+    with pytest.raises(ModelError, match=r"temporarily unavailable; .*--threads 1"):
+        make_crew(3)
+    assert_gone(begun)
 
 
 def test_closing_ends_the_processes() -> None:

@@ -60,6 +60,9 @@ class Crew:
         size: Processes; 1 forks none.
         max_rows: Rows of a step at most.
         max_samples: Rows at most whose logits are wanted in a step.
+
+    Raises:
+        ModelError: The processes cannot begin, or have nowhere to meet.
     """
 
     __slots__ = ("_mates", "_member", "_model", "_store")
@@ -79,15 +82,15 @@ class Crew:
             return
         sizes = model.shared_sizes(size, max_rows, max_samples)
         arrays = {name: shared_zeros(length) for name, length in sizes.items()}
-        meeting = Meeting(size)
-
-        def member(rank: int, check: Callable[[], None]) -> Member:
-            meet = partial(meeting.wait, rank, check)
-            return Member(partial(_take, arrays), meet, rank, size)
-
-        for rank in range(1, size):
-            self._mates.append(self._fork(member(rank, partial(_check, os.getpid()))))
-        self._member = member(0, self._check_mates)
+        try:
+            self._begin(size, arrays)
+        except OSError as error:
+            self.close()
+            reason = os.strerror(error.errno or 0).lower()
+            raise ModelError(
+                f"cannot compute with {size} processes: {reason}; let there be room "
+                f"for them and in /dev/shm, or compute with one (--threads 1)"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<Crew of {len(self._mates) + 1} for {self._model!r}>"
@@ -127,6 +130,17 @@ class Crew:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(mate.pid, 0)
         self._mates = []
+
+    def _begin(self, size: int, arrays: dict[str, F32]) -> None:
+        meeting = Meeting(size)
+
+        def member(rank: int, check: Callable[[], None]) -> Member:
+            meet = partial(meeting.wait, rank, check)
+            return Member(partial(_take, arrays), meet, rank, size)
+
+        for rank in range(1, size):
+            self._mates.append(self._fork(member(rank, partial(_check, os.getpid()))))
+        self._member = member(0, self._check_mates)
 
     def _fork(self, member: Member) -> _Mate:
         theirs, ours = Pipe(duplex=False)
