@@ -140,7 +140,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=_whole(1, 1024),
         metavar="N",
-        help="threads of the arithmetic (default: as NumPy chooses)",
+        help="cores that compute, each beyond the first with a process of its own "
+        "(default: as many as NumPy has threads)",
     )
 
 

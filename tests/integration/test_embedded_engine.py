@@ -386,3 +386,12 @@ class TestProcesses:
         answer = await read(engine.submit(ask(prompt(40, 50))))
         assert len(answer[0]) == 12
         assert engine.failure is None
+
+    async def test_an_engine_that_never_started_ends_its_processes(self, tiny):
+        engine = Engine(tiny, EngineOptions(num_blocks=64, threads=3))
+        children = [mate.pid for mate in engine._crew._mates]
+        await engine.close()
+        assert len(children) == 2
+        for child in children:
+            with pytest.raises(ProcessLookupError):
+                os.kill(child, 0)

@@ -1,5 +1,6 @@
 """Steps that several processes compute together."""
 
+import errno
 import os
 import select
 import signal
@@ -195,6 +196,39 @@ def test_a_process_that_was_killed_between_steps_costs_no_step(
     assert "engine_process_ended code=-9" in caplog.text
 
 
+@pytest.fixture
+def ignored_children() -> Iterator[None]:
+    """Ended children leave nothing to wait for, as where SIGCHLD is ignored.
+
+    A program inherits that from the one that started it.
+    """
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("ignored_children")
+def test_a_killed_process_costs_no_step_where_nobody_waits_for_children(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    crew = make_crew(3)
+    ended = pids(crew)
+    os.kill(ended[0], signal.SIGKILL)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(ended[0], 0)
+    assert_computes_alone(crew)
+    assert "engine_process_ended code=unknown" in caplog.text
+    assert_gone(ended)
+
+
+@pytest.mark.usefixtures("ignored_children")
+def test_closing_ends_the_processes_where_nobody_waits_for_children() -> None:
+    crew = make_crew(3)
+    ended = pids(crew)
+    crew.close()
+    assert_gone(ended)
+
+
 def test_the_processes_outlive_what_stops_the_first_one_in_order(pair: Crew) -> None:
     """Ctrl-C and a service manager signal all of them, and requests still drain."""
     for pid in pids(pair):
@@ -204,6 +238,45 @@ def test_the_processes_outlive_what_stops_the_first_one_in_order(pair: Crew) -> 
     found = pair.forward(make_batch(Part(ids, one_run(30))))
     np.testing.assert_allclose(found[0], NAIVE.logits(ids)[-1], **CLOSE)
     assert pids(pair)
+
+
+def test_a_process_outlives_a_signal_that_comes_as_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork = os.fork
+
+    def signalled() -> int:
+        pid = fork()
+        if not pid:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        return pid
+
+    monkeypatch.setattr(os, "fork", signalled)
+    crew = make_crew(2)
+    ids = draw_ids(30)
+    crew.forward(make_batch(Part(ids, one_run(30))))
+    still = pids(crew)
+    crew.close()
+    assert still
+
+
+def test_processes_that_cannot_begin_are_told_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that had begun are ended."""
+    fork, begun = os.fork, list[int]()
+
+    def full() -> int:
+        if begun:
+            raise OSError(errno.EAGAIN, "full")
+        begun.append(fork())
+        return begun[0]
+
+    monkeypatch.setattr(os, "fork", full)
+    with pytest.raises(ModelError, match=r"temporarily unavailable; .*--threads 1"):
+        make_crew(3)
+    assert_gone(begun)
 
 
 def test_closing_ends_the_processes() -> None:

@@ -102,6 +102,19 @@ class TestContents:
             False,
         ]
 
+    def test_and_looked_after_once_however_often_they_come_and_go(
+        self, rig: Rig
+    ) -> None:
+        prompts = [list(range(first, first + 12)) for first in (100, 200, 300)]
+        for tokens in prompts:
+            for one in FakeRequest(tokens, SIZE, None).block_hashes:
+                rig.manager.put(one)
+        for _ in range(20):
+            for tokens in prompts:
+                rig.send(tokens)
+        assert len(rig.contents) == 18
+        assert len(rig.contents._spilled) <= 18
+
     def test_and_forgotten_when_the_host_drops_them(self, rig: Rig) -> None:
         keys = rig.send(TOKENS)
         for one in chain(TOKENS, SIZE):

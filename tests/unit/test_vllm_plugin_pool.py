@@ -304,6 +304,22 @@ class TestFailingPolicy:
         assert queue.policy is None
         rig.pool.check()
 
+    def test_one_that_names_too_many_victims_is_given_up(self, rig: Rig) -> None:
+        policy = FailingPolicy(capacity=12, clock=lambda: 0.0)
+        queue = PolicyQueue(rig.pool.free_block_queue, policy, rig.contents)
+        rig.pool.free_block_queue = queue
+        for first in (1, 2, 3):
+            rig.send(first)
+
+        def greedy(policy: FailingPolicy, count: int) -> list[int]:
+            return Lru.evict(policy, count + 2)
+
+        policy.__class__ = type("Greedy", (FailingPolicy,), {"evict": greedy})
+        assert len(queue.popleft_n(3)) == 3
+        assert queue.policy is None
+        assert queue.num_free_blocks == 9
+        assert len(queue.popleft_n(9)) == 9
+
     def test_what_it_ranked_stays_and_goes_behind_the_others(self, rig: Rig) -> None:
         native = rig.pool.free_block_queue
         rig.change("lfu")

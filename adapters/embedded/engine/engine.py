@@ -142,7 +142,10 @@ class Engine:
         Args:
             drain_s: Seconds that open requests get to finish; the rest is aborted.
         """
-        if self._loop is None or self._is_closed:
+        if self._is_closed:
+            return
+        if self._loop is None:
+            self._crew.close()
             return
         self._is_closed = True
         await self.drain(drain_s)

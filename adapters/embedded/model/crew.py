@@ -1,5 +1,6 @@
 """Processes that compute the steps of a model together."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -20,11 +21,10 @@ from warmroute.adapters.embedded.model.meeting import Meeting
 from warmroute.adapters.embedded.model.member import Member
 from warmroute.adapters.embedded.model.shared_memory import shared_zeros
 from warmroute.adapters.embedded.model.shares import Share, split
+from warmroute.adapters.stopping import SIGNALS
 from warmroute.adapters.tokens.errors import ModelError
 
 _FIRST_FD = 3
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""For the first process alone, which ends the others after it has ended in order."""
 
 _blas = ThreadpoolController().select(user_api="blas")
 
@@ -60,6 +60,9 @@ class Crew:
         size: Processes; 1 forks none.
         max_rows: Rows of a step at most.
         max_samples: Rows at most whose logits are wanted in a step.
+
+    Raises:
+        ModelError: The processes cannot begin, or have nowhere to meet.
     """
 
     __slots__ = ("_mates", "_member", "_model", "_store")
@@ -79,15 +82,15 @@ class Crew:
             return
         sizes = model.shared_sizes(size, max_rows, max_samples)
         arrays = {name: shared_zeros(length) for name, length in sizes.items()}
-        meeting = Meeting(size)
-
-        def member(rank: int, check: Callable[[], None]) -> Member:
-            meet = partial(meeting.wait, rank, check)
-            return Member(partial(_take, arrays), meet, rank, size)
-
-        for rank in range(1, size):
-            self._mates.append(self._fork(member(rank, partial(_check, os.getpid()))))
-        self._member = member(0, self._check_mates)
+        try:
+            self._begin(size, arrays)
+        except OSError as error:
+            self.close()
+            reason = os.strerror(error.errno or 0).lower()
+            raise ModelError(
+                f"cannot compute with {size} processes: {reason}; let there be room "
+                f"for them and in /dev/shm, or compute with one (--threads 1)"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<Crew of {len(self._mates) + 1} for {self._model!r}>"
@@ -121,20 +124,37 @@ class Crew:
         """End the other processes."""
         for mate in self._mates:
             mate.steps.close()
-            os.kill(mate.pid, signal.SIGKILL)
-            os.waitpid(mate.pid, 0)
+            if _exit_code(mate.pid) is None:
+                os.kill(mate.pid, signal.SIGKILL)
+                # Where SIGCHLD is ignored, nobody is left to be waited for.
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(mate.pid, 0)
         self._mates = []
+
+    def _begin(self, size: int, arrays: dict[str, F32]) -> None:
+        meeting = Meeting(size)
+
+        def member(rank: int, check: Callable[[], None]) -> Member:
+            meet = partial(meeting.wait, rank, check)
+            return Member(partial(_take, arrays), meet, rank, size)
+
+        for rank in range(1, size):
+            self._mates.append(self._fork(member(rank, partial(_check, os.getpid()))))
+        self._member = member(0, self._check_mates)
 
     def _fork(self, member: Member) -> _Mate:
         theirs, ours = Pipe(duplex=False)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-        with warnings.catch_warnings():
-            # Python warns of threads, of which BLAS has some that end before a fork.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if not pid:
-            self._work(theirs, member)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # What comes before the new process ignores it has to wait, not to end it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            with warnings.catch_warnings():
+                # Python warns of threads, of which BLAS has some that end before it.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if not pid:
+                self._work(theirs, member)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         return _Mate(pid, ours)
 
@@ -142,8 +162,10 @@ class Crew:
         """Compute shares in a process of its own until nobody sends any."""
         code = 1
         try:
-            for each in _STOPPING:
-                signal.signal(each, signal.SIG_IGN)
+            # The first process ends the others, after it has ended in order itself.
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.closerange(_FIRST_FD, steps.fileno())
             os.closerange(steps.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
             with _blas.limit(limits=1):
@@ -160,10 +182,9 @@ class Crew:
     def _has_lost(self) -> bool:
         """Tell whether a process has ended, and forget it."""
         for mate in self._mates:
-            pid, status = os.waitpid(mate.pid, os.WNOHANG)
-            if pid:
-                code = os.waitstatus_to_exitcode(status)
-                log.error("engine_process_ended code=%d effect=computes_alone", code)
+            code = _exit_code(mate.pid)
+            if code is not None:
+                log.error("engine_process_ended code=%s effect=computes_alone", code)
                 mate.steps.close()
                 self._mates.remove(mate)
                 return True
@@ -174,6 +195,18 @@ class Crew:
             raise ModelError(
                 "a process of the engine has ended in the middle of a step"
             )
+
+
+def _exit_code(child: int) -> int | str | None:
+    """Forget a process that has ended and return its code; None while it runs.
+
+    A process that inherited an ignored SIGCHLD is not told the codes of its children.
+    """
+    try:
+        pid, status = os.waitpid(child, os.WNOHANG)
+    except ChildProcessError:
+        return "unknown"
+    return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def _check(parent: int) -> None:

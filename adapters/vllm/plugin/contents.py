@@ -55,6 +55,7 @@ class Contents:
         "_on_page",
         "_pool",
         "_spilled",
+        "_spilled_once",
         "_walks",
         "block_size",
         "host",
@@ -70,6 +71,7 @@ class Contents:
         self._followers = Followers()
         self._on_page: list[bytes | None] = [None] * pool.num_gpu_blocks
         self._spilled: deque[bytes] = deque()
+        self._spilled_once: Shards[bytes, None] = Shards()  # each is there once
         self.host: Elsewhere | None = None
 
     def __repr__(self) -> str:
@@ -165,14 +167,18 @@ class Contents:
         if old is not None and old != block_hash and not self.pages_of(old):
             self._left_its_pages(old)
         if self._spilled:  # each note looks at one that is kept for the host
-            self._left_its_pages(self._spilled.popleft())
+            spilled = self._spilled.popleft()
+            del self._spilled_once.of(spilled)[spilled]
+            self._left_its_pages(spilled)
 
     def _left_its_pages(self, block_hash: bytes) -> None:
         """Forget a block, unless it is back or kept on the host."""
         if block_hash not in self._notes or self.pages_of(block_hash):
             return
         if self.host is not None and self.host.has(block_hash):
-            self._spilled.append(block_hash)
+            if block_hash not in self._spilled_once:
+                self._spilled_once.of(block_hash)[block_hash] = None
+                self._spilled.append(block_hash)
             return
         self._walks.before(block_hash)  # the pool of a walk may be reset by now
         self._followers.discard(self._notes.remove(block_hash).parent, block_hash)

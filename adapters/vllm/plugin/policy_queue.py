@@ -178,12 +178,14 @@ class PolicyQueue:
         victims: list[Block] = []
         if self.policy is not None and count:
             try:
+                named = self.policy.evict(count)
                 # Those before a failure have been let go, and stay in the list.
-                victims.extend(map(self._release, self.policy.evict(count)))
+                victims.extend(map(self._release, named[:count]))
             except Exception:
                 self._give_up("raised")
-            if len(victims) < count:
-                self._give_up("named too few victims")
+            else:
+                if len(named) != count:
+                    self._give_up(f"named {len(named)} victims instead of {count}")
         left = list(islice(self._left(), count - len(victims)))
         victims += map(self._release, left)
         return victims
