@@ -141,7 +141,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=_whole(1, 1024),
         metavar="N",
         help="cores that compute, each beyond the first with a process of its own "
-        "(default: as many as NumPy has threads)",
+        "(default: as many as NumPy has threads, 4 at most)",
     )
 
 

@@ -31,7 +31,7 @@ from warmroute.adapters.embedded.engine.request import GenerationRequest
 from warmroute.adapters.embedded.engine.state import EngineState
 from warmroute.adapters.embedded.engine.stats import EngineObserver
 from warmroute.adapters.embedded.model.arrays import F32
-from warmroute.adapters.embedded.model.crew import blas_threads
+from warmroute.adapters.embedded.model.crew import default_size
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.llama import Llama
 from warmroute.adapters.embedded.model.loading import LoadedModel, load_model
@@ -192,7 +192,7 @@ async def measure(
     clock = time.process_time if cpu else time.perf_counter
     watch = Watch()
     options = EngineOptions(
-        num_blocks=256, block_size=BLOCK, threads=1 if cpu else blas_threads()
+        num_blocks=256, block_size=BLOCK, threads=1 if cpu else default_size()
     )
     loaded = load_model(path)
     model = TimedLlama(loaded.model, clock)

@@ -14,7 +14,7 @@ import numpy as np
 
 from warmroute.adapters.embedded.model.arrays import I32
 from warmroute.adapters.embedded.model.batch import Batch, SequenceRows
-from warmroute.adapters.embedded.model.crew import Crew, blas_threads
+from warmroute.adapters.embedded.model.crew import Crew, default_size
 from warmroute.adapters.embedded.model.kv_store import KVStore
 from warmroute.adapters.embedded.model.llama import Llama
 from warmroute.adapters.embedded.model.loading import load_model
@@ -111,7 +111,7 @@ def run(bench: Bench) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="as for load_model; SmolLM2 by default")
-    parser.add_argument("--threads", type=int, default=blas_threads())
+    parser.add_argument("--threads", type=int, default=default_size())
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=1500)
     options = parser.parse_args()

@@ -29,7 +29,7 @@ from tests.unit.model_rig import (
 )
 from warmroute.adapters.embedded.model.arrays import F32
 from warmroute.adapters.embedded.model.batch import Batch
-from warmroute.adapters.embedded.model.crew import Crew, blas_threads
+from warmroute.adapters.embedded.model.crew import Crew
 from warmroute.adapters.embedded.model.meeting import Meeting
 from warmroute.adapters.tokens.errors import ModelError
 
@@ -311,19 +311,21 @@ def test_the_processes_end_when_the_first_one_is_killed() -> None:
 
 
 def test_blas_has_its_threads_back_after_a_step(pair: Crew) -> None:
-    seen: list[set[int]] = []
+    seen: list[list[int]] = []
     blas = ThreadpoolController().select(user_api="blas")
+
+    def threads() -> list[int]:
+        return [one["num_threads"] for one in blas.info()]
 
     class Watching(OwnMemory):
         def attend(self, *arguments: object) -> F32:
-            seen.append({one["num_threads"] for one in blas.info()})
+            seen.append(threads())
             return np.zeros((CONFIG.num_heads, CONFIG.head_dim), np.float32)
 
-    before = blas_threads()
+    before = threads()
     pair.forward(make_batch(Part(draw_ids(1), one_run(1), attention=Watching())))
-    assert all(each <= {1} for each in seen)
-    assert seen
-    assert blas_threads() == before
+    assert seen == [[1] * len(before)] * CONFIG.num_layers
+    assert threads() == before
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])

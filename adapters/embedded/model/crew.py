@@ -31,9 +31,14 @@ _blas = ThreadpoolController().select(user_api="blas")
 log = logging.getLogger(__name__)
 
 
-def blas_threads() -> int:
-    """Return how many threads a product may take; 1 where BLAS does not tell."""
-    return max((each.num_threads for each in _blas.lib_controllers), default=1)
+_MAX_UNASKED = 4
+"""Processes where nobody says: a container may have fewer cores than it sees."""
+
+
+def default_size() -> int:
+    """Return how many processes suit: as many as a product may take threads, if few."""
+    threads = (each.num_threads for each in _blas.lib_controllers)
+    return min(max(threads, default=1), _MAX_UNASKED)
 
 
 class _Mate(NamedTuple):

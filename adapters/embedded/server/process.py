@@ -14,7 +14,7 @@ from warmroute.adapters.caller import is_loopback
 from warmroute.adapters.embedded.budget.rules import TokenRules
 from warmroute.adapters.embedded.engine.engine import Engine
 from warmroute.adapters.embedded.engine.options import EngineOptions
-from warmroute.adapters.embedded.model.crew import blas_threads
+from warmroute.adapters.embedded.model.crew import default_size
 from warmroute.adapters.embedded.model.loading import LoadedModel, load_model
 from warmroute.adapters.embedded.server.app import build_app
 from warmroute.adapters.embedded.server.block_names import BlockNames
@@ -71,7 +71,7 @@ def read_settings(options: argparse.Namespace) -> EngineOptions:
         eviction=options.eviction,
         host_blocks=options.host_blocks,
         max_model_len=options.max_model_len,
-        threads=options.threads or blas_threads(),
+        threads=options.threads or default_size(),
     )
 
 

@@ -25,14 +25,14 @@ class ScoredBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        layers = vllm_config.compilation_config.static_forward_context
-        self.fault = _fault(layers[layer_names[0]], kv_cache_spec)
+        self.fault = _fault(vllm_config, layer_names[0], kv_cache_spec)
         if self.fault is not None:
             logger.warning("warmroute: attention is not looked at: %s", self.fault)
 
 
-def _fault(layer: Any, spec: Any) -> str | None:
+def _fault(vllm_config: Any, name: str, spec: Any) -> str | None:
     try:
+        layer = vllm_config.compilation_config.static_forward_context[name]
         return proof_fault(layer, spec.block_size, spec.dtype)
     except Exception as error:
         logger.exception("warmroute: attention is not looked at")
