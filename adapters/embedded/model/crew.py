@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import warnings
@@ -26,13 +27,12 @@ from warmroute.adapters.tokens.errors import ModelError
 
 _FIRST_FD = 3
 
+_MAX_UNASKED = 4
+"""Processes where nobody says: a container may have fewer cores than it sees."""
+
 _blas = ThreadpoolController().select(user_api="blas")
 
 log = logging.getLogger(__name__)
-
-
-_MAX_UNASKED = 4
-"""Processes where nobody says: a container may have fewer cores than it sees."""
 
 
 def default_size() -> int:
@@ -221,7 +221,4 @@ def _check(parent: int) -> None:
 
 
 def _take(arrays: dict[str, F32], name: str, *shape: int) -> F32:
-    size = 1
-    for each in shape:
-        size *= each
-    return arrays[name][:size].reshape(shape)
+    return arrays[name][: math.prod(shape)].reshape(shape)
