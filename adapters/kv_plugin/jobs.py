@@ -13,6 +13,9 @@ SLICE_S = 0.002
 
 MAX_OPEN = 16
 
+LEFT_S = 60.0
+"""How long a job waits for its caller, who waits for half of it at most."""
+
 Part = dict[str, object]
 Answer = dict[str, object]
 
@@ -20,15 +23,16 @@ Answer = dict[str, object]
 class Jobs:
     """Run generators a few milliseconds a call, each known by its ticket.
 
-    A job whose caller went away stays where it is until newer ones need its place;
-    what it did is whole, because a generator only yields between whole slices.
+    A job whose caller went away stays where it is until a newer one begins a minute
+    later or needs its place; what it did is whole, because a generator only yields
+    between whole slices.
 
     Args:
         after: Called at the end of each call that did something.
         clock: Monotonic seconds.
     """
 
-    __slots__ = ("_after", "_clock", "_open")
+    __slots__ = ("_after", "_called", "_clock", "_open")
 
     def __init__(
         self,
@@ -38,14 +42,14 @@ class Jobs:
         self._after = after
         self._clock = clock
         self._open: dict[int, Iterator[Part]] = {}
+        self._called: dict[int, float] = {}
 
     def __repr__(self) -> str:
         return f"<Jobs [Open: {len(self._open)}]>"
 
     def begin(self, ticket: int, job: Iterator[Part]) -> Answer:
         """Start a job, and give its first parts."""
-        while len(self._open) >= MAX_OPEN:
-            del self._open[next(iter(self._open))]
+        self._leave()
         self._open[ticket] = job
         return self.go_on(ticket)
 
@@ -60,10 +64,11 @@ class Jobs:
                     "too many calls were open at once; call again",
                 )
             )
+        self._called[ticket] = self._clock()
         try:
             return self._work(ticket, job)
         except Exception as error:
-            self._open.pop(ticket, None)
+            self._close(ticket)
             return refusal(translated(error))
         finally:
             self._after()
@@ -74,10 +79,21 @@ class Jobs:
         while self._clock() < until:
             part = next(job, None)
             if part is None:
-                self._open.pop(ticket, None)
+                self._close(ticket)
                 return {"parts": parts, "done": True}
             parts.append(part)
         return {"parts": parts, "done": False}
+
+    def _leave(self) -> None:
+        """Close the jobs that nobody goes on with, and the oldest of too many."""
+        since = self._clock() - LEFT_S
+        for ticket in list(self._open):
+            if self._called[ticket] < since or len(self._open) >= MAX_OPEN:
+                self._close(ticket)
+
+    def _close(self, ticket: int) -> None:
+        self._open.pop(ticket, None)
+        self._called.pop(ticket, None)
 
 
 def translated(error: Exception) -> ClientError:

@@ -1,12 +1,10 @@
 """Retention: keep prefixes resident for a while, within a share of the pool."""
 
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from warmroute.policies.errors import PolicyError
-
-_SLACK = 64
+from warmroute.policies.kv.deadlines import Deadlines
 
 
 class Holder(Protocol):
@@ -59,7 +57,7 @@ class Retention:
         cap_blocks: Most blocks that may be retained at a time.
     """
 
-    __slots__ = ("_at_most", "_clock", "_deadlines", "_due", "_pool", "cap_blocks")
+    __slots__ = ("_at_most", "_clock", "_deadlines", "_pool", "cap_blocks")
 
     def __init__(
         self,
@@ -75,8 +73,7 @@ class Retention:
         self._pool = pool
         self._clock = clock
         self._at_most = at_most
-        self._deadlines: dict[int, float] = {}
-        self._due: list[tuple[float, int, int]] = []
+        self._deadlines = Deadlines()
         pool.add_reclaimer(lambda missing: self.expire())
 
     def __repr__(self) -> str:
@@ -95,9 +92,8 @@ class Retention:
     @property
     def due_s(self) -> float | None:
         """Seconds until something may be due; None while nothing is retained."""
-        if not self._deadlines:
-            return None
-        return max(0.0, self._due[0][0] - self._clock())
+        due = self._deadlines.next_due
+        return None if due is None else max(0.0, due - self._clock())
 
     def retain(self, hashes: Sequence[int], ttl_s: float) -> int:
         """Keep the leading resident blocks of a chain for *ttl_s* seconds.
@@ -124,9 +120,7 @@ class Retention:
                     break
                 self._pool.hold([block_hash])
             if known is None or known < deadline:
-                self._deadlines[block_hash] = deadline
-                heappush(self._due, (deadline, -depth, block_hash))
-        self._tidy()
+                self._deadlines.put(block_hash, deadline, depth)
         return num_resident
 
     def release(self, hashes: Iterable[int]) -> int:
@@ -135,10 +129,9 @@ class Retention:
         kept = [
             block_hash
             for block_hash in dict.fromkeys(hashes)
-            if self._deadlines.pop(block_hash, None) is not None
+            if self._deadlines.pop(block_hash) is not None
         ]
         self._pool.unhold(kept)
-        self._tidy()
         return len(kept)
 
     def expire(self, now: float | None = None) -> int:
@@ -153,26 +146,15 @@ class Retention:
         if now is None:
             now = self._clock()
         count = 0
-        while self._due and self._due[0][0] <= now and count != self._at_most:
-            deadline, _, block_hash = heappop(self._due)
-            if self._deadlines.get(block_hash) == deadline:
-                del self._deadlines[block_hash]
-                count += self._pool.unhold([block_hash])
+        while count != self._at_most:
+            block_hash = self._deadlines.pop_due(now)
+            if block_hash is None:
+                break
+            count += self._pool.unhold([block_hash])
         return count
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every invariant holds. O(n)."""
         assert len(self._deadlines) <= self.cap_blocks, "cap exceeded"
-        due = {(block_hash, deadline) for deadline, _, block_hash in self._due}
-        assert self._deadlines.items() <= due, "a block never expires"
+        self._deadlines.check_integrity()
         assert self._pool.num_held == len(self._deadlines), "others hold blocks"
-
-    def _tidy(self) -> None:
-        """Drop stale entries before they outnumber the others."""
-        if len(self._due) > 2 * len(self._deadlines) + _SLACK:
-            self._due = [
-                entry
-                for entry in self._due
-                if self._deadlines.get(entry[2]) == entry[0]
-            ]
-            heapify(self._due)

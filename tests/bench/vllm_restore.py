@@ -1,6 +1,7 @@
 """Measure what it takes to copy blocks of a running sequence, and to bring them back.
 
     python tests/bench/vllm_restore.py [--rounds 10] [--block 32] [--worker apart]
+    python tests/bench/vllm_restore.py --first 12 [--worker apart]
 
 SmolLM2-135M in a vLLM whose scheduler is inside this process, with one sequence of 896
 tokens. In each round its budget has it give back all blocks but three, which are
@@ -10,7 +11,8 @@ it holds up the engine for so long. The worker is in this process, too, or with
 ``--worker apart`` in one of its own, as a server on CPU has it; then the calls that
 bring blocks back contain what it takes to ask it, which is also printed alone. CPU time
 is that of the thread that is measured, so it tells nothing about waiting for a worker.
-The first budgets of an engine make its worker ready, once.
+The first budgets of an engine make its worker ready, once; ``--first`` measures only
+that, by attention, in so many engines one after the other.
 """
 
 import argparse
@@ -71,6 +73,12 @@ def measure(engine: Engine, block: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def measure_first(engine: Engine, block: int) -> dict[str, Any]:
+    scored = Took()
+    ask(engine, "budget", scored, method="attention", tokens=HELD * block)
+    return {"scored": scored.ms}
+
+
 def num_given(engine: Engine) -> int:
     from warmroute.adapters.vllm.plugin.names import BUDGET
 
@@ -100,7 +108,10 @@ def child() -> None:
         block_size=cases["block"],
         worker_extension_cls="timed_copies.TimedCopies",
     )
-    found = measure(engine, cases["block"], cases["rounds"])
+    if cases["measure"] == "first":
+        found = measure_first(engine, cases["block"])
+    else:
+        found = measure(engine, cases["block"], cases["rounds"])
     Path(cases["out"]).write_text(json.dumps(found))
 
 
@@ -118,27 +129,40 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--block", type=int, default=BLOCK, help="tokens a block")
     parser.add_argument("--worker", choices=EXECUTORS, default="here")
+    parser.add_argument("--first", type=int, help="measure first budgets of so many")
     options = parser.parse_args()
     environment = ensure_environment()
     cases = {"model": str(ensure_smollm2(environment)), **vars(options)}
     with tempfile.TemporaryDirectory() as folder:
         site = link_package(Path(folder))
         blocks = 4 * PROMPT // options.block
+        if options.first:
+            times: list[tuple[float, float]] = []
+            for number in range(options.first):
+                some = run(environment, site, "first", blocks, cases)["scored"]
+                print(f"{number + 1}: {max(some)[0]:.2f} ms", flush=True)
+                times += some
+            tell("the first budget by attention", times, options.first)
+            return
         found = run(environment, site, "restore", blocks, cases)
     kib = found["bytes"] / 1024
     print(f"{found['blocks']} blocks of {kib:.0f} KiB, {options.rounds} times")
-    for name, told, times in (
+    for name, told, count in (
         ("out", "copying out", options.rounds),
         ("back", "bringing back", options.rounds),
         ("asked", "asking the worker for nothing", 1),
         ("scored", "the first budget by attention", 1),
         ("first", "the first budget with copies", 1),
     ):
-        wall, cpu = np.array(found[name]).T
-        print(
-            f"{told}: {len(wall) / times:.1f} calls; ms a call {np.median(wall):.2f}, "
-            f"at most {max(wall):.2f}; CPU {np.median(cpu):.2f}, at most {max(cpu):.2f}"
-        )
+        tell(told, found[name], count)
+
+
+def tell(told: str, times: list[tuple[float, float]], count: int) -> None:
+    wall, cpu = np.array(times).T
+    print(
+        f"{told}: {len(wall) / count:.1f} calls; ms a call {np.median(wall):.2f}, "
+        f"at most {max(wall):.2f}; CPU {np.median(cpu):.2f}, at most {max(cpu):.2f}"
+    )
 
 
 if __name__ == "__main__":

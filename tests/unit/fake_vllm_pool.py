@@ -60,6 +60,24 @@ class FakeMap:
     def __init__(self) -> None:
         self._cache: dict[bytes, object] = {}
 
+    def insert(self, key: bytes, block: FakeBlock) -> None:
+        entry = self._cache.get(key)
+        if entry is None:
+            self._cache[key] = block
+        elif isinstance(entry, dict):
+            entry[block.block_id] = block
+        else:
+            self._cache[key] = {entry.block_id: entry, block.block_id: block}
+
+    def pop(self, key: bytes, block_id: int) -> FakeBlock | None:
+        entry = self._cache.pop(key, None)
+        if not isinstance(entry, dict):
+            return entry
+        block = entry.pop(block_id, None)
+        if entry:
+            self._cache[key] = entry
+        return block
+
 
 class FakeRequest:
     """A request with tokens; its hashes are made of the tokens' values."""
@@ -131,15 +149,8 @@ class FakePool:
             self.put(request.block_hashes[depth], blocks[depth])
 
     def put(self, block_hash: bytes, page: FakeBlock) -> None:
-        cache, full = self.cached_block_hash_to_block._cache, block_hash + bytes(4)
-        page.block_hash = full
-        entry = cache.get(full)
-        if entry is None:
-            cache[full] = page
-        elif isinstance(entry, dict):
-            entry[page.block_id] = page
-        else:
-            cache[full] = {entry.block_id: entry, page.block_id: page}
+        page.block_hash = block_hash + bytes(4)
+        self.cached_block_hash_to_block.insert(page.block_hash, page)
         self.events.append(("stored", key(block_hash)))
 
     def get_new_blocks(self, num_blocks: int) -> list[FakeBlock]:
@@ -168,18 +179,22 @@ class FakePool:
         self.free_block_queue.append_n(last)
 
     def evict_blocks(self, block_ids: set[int]) -> None:
-        cache = self.cached_block_hash_to_block._cache
         for block_id in block_ids:
             page = self.blocks[block_id]
             if page.block_hash is None:
                 continue
-            entry = cache.pop(page.block_hash)
-            if isinstance(entry, dict):
-                del entry[block_id]
-                if entry:
-                    cache[page.block_hash] = entry
+            self.cached_block_hash_to_block.pop(page.block_hash, block_id)
             self.events.append(("removed", key(page.block_hash[:-4])))
             page.block_hash = None
+
+    def reset_prefix_cache(self) -> bool:
+        if self.get_num_free_blocks() != self.num_gpu_blocks - 1:
+            return False
+        self.cached_block_hash_to_block = FakeMap()
+        for page in self.blocks:
+            page.block_hash = None
+        self.events.append(("cleared", 0))
+        return True
 
     def get_num_free_blocks(self) -> int:
         return self.free_block_queue.num_free_blocks

@@ -23,7 +23,7 @@ from warmroute.adapters.kv_plugin.calls import CoreCalls
 from warmroute.adapters.kv_plugin.control import PluginKVControl
 from warmroute.adapters.kv_plugin.door import Door
 from warmroute.adapters.kv_plugin.endpoint import DoorEndpoint, HttpRequest
-from warmroute.adapters.kv_plugin.jobs import MAX_OPEN, Jobs
+from warmroute.adapters.kv_plugin.jobs import LEFT_S, MAX_OPEN, Jobs
 from warmroute.adapters.kv_plugin.share import retained_share, retention_cap
 from warmroute.adapters.kv_plugin.timer import ExpiryTimer
 from warmroute.adapters.kv_plugin.tokens import PromptTokens
@@ -340,6 +340,28 @@ class TestJobs:
             jobs.begin(ticket, iter([{}] * 9))
         assert jobs.go_on(2)["error"]
         assert not jobs.go_on(3)["done"]
+
+    def test_one_that_nobody_goes_on_with_is_closed_after_a_while(self) -> None:
+        time, closed = [0.0], []
+
+        def work() -> Any:
+            try:
+                while True:
+                    time[0] += 0.01
+                    yield {}
+            finally:
+                closed.append(time[0])
+
+        jobs = Jobs(lambda: None, lambda: time[0])
+        jobs.begin(1, work())
+        jobs.begin(2, work())
+        time[0] += LEFT_S / 2
+        jobs.go_on(1)
+        time[0] += LEFT_S / 2 + 1
+        jobs.begin(3, work())
+        assert len(closed) == 1
+        assert jobs.go_on(2)["error"]
+        assert not jobs.go_on(1)["done"]
 
     @pytest.mark.parametrize(
         ("error", "refusal"),

@@ -66,6 +66,7 @@ class Rig:
             lambda salt: f"{salt}!",
             {"budget": "unsupported: no", "restore": "unsupported: never"},
         )
+        self.verbs = verbs
         self.control = TreeControl(verbs, self.pins, self.publishing)
         self._ticket = 0
 
@@ -245,10 +246,77 @@ def test_what_is_locked_is_not_counted_anew_for_every_node() -> None:
     for at in range(300):
         rig.core.insert([10 * at + one for one in range(PAGE)])
     counted: Any = Counted(rig.tree)
-    rig.pins._tree = counted
+    rig.pins._tree = rig.pins._census._tree = counted
     told = rig.ask("retain", hashes=sorted(rig.held()), ttl_s=5.0)
     assert (told["retained"], told["total"]) == (250, 250)
     assert counted.num_asked < 10 * 300
+
+
+class Measured(Tree):
+    """A tree that counts what is looked at."""
+
+    __slots__ = ("num_looked",)
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(tree._cache, tree._namespaced)
+        self.num_looked = 0
+
+    def keys_named(self, hashes: Sequence[str], seed: bytes | None) -> list[int]:
+        self.num_looked += len(hashes)
+        return super().keys_named(hashes, seed)
+
+    def num_pages(self, node: Any) -> int:
+        self.num_looked += 1
+        return super().num_pages(node)
+
+    def is_alive(self, node: Any) -> bool:
+        self.num_looked += 1
+        return super().is_alive(node)
+
+
+@pytest.mark.parametrize("verb", ["retain", "release"])
+def test_however_much_is_named_no_slice_looks_at_much(verb: str) -> None:
+    rig = Rig(cap_blocks=10_000)
+    for at in range(2_500):
+        rig.core.insert([100 * at + one for one in range(2 * PAGE)])
+    rig.core.insert([7] * 700 * PAGE)
+    keys = sorted(rig.held())
+    if verb == "release":
+        rig.ask("retain", hashes=keys, ttl_s=5.0)
+    tree = Measured(rig.tree)
+    rig.verbs._tree = rig.pins._tree = rig.pins._census._tree = tree
+    most = before = 0
+    for _ in getattr(rig.verbs, verb)({"hashes": keys, "ttl_s": 5.0}):
+        most, before = max(most, tree.num_looked - before), tree.num_looked
+    assert len(rig.locked()) == (len(keys) if verb == "retain" else 0)
+    assert before >= len(keys) == 5_700
+    assert most < 3_000
+
+
+def test_many_that_are_due_go_some_at_a_time() -> None:
+    rig = Rig(cap_blocks=1_000)
+    for at in range(100):
+        rig.core.insert([100 * at + one for one in range(PAGE)])
+    rig.ask("retain", hashes=sorted(rig.held()), ttl_s=5.0)
+    rig.clock.now += 5.0
+    rig.control.expire()
+    assert 0 < len(rig.locked()) < 100
+    assert rig.pins.due_s == 0.0
+    rig.control.expire()
+    assert (rig.locked(), rig.pins.due_s) == (set(), None)
+
+
+def test_what_is_shortened_was_split_by_the_engine_meanwhile() -> None:
+    rig = Rig()
+    rig.core.insert(CHAIN)
+    keys = keys_of(CHAIN)
+    rig.ask("retain", hashes=keys, ttl_s=5.0)
+    rig.core.insert([*CHAIN[:6], 9, 9])
+    rig.core.insert([*CHAIN[:4], 8, 8])
+    assert rig.ask("release", hashes=keys[1:])["changed"] == 3
+    assert rig.locked() == {keys[0]}
+    rig.ask("release", hashes=keys)
+    assert rig.locked() == set()
 
 
 def test_a_flush_of_the_engine_ends_retention() -> None:
@@ -257,7 +325,7 @@ def test_a_flush_of_the_engine_ends_retention() -> None:
     rig.ask("retain", hashes=keys_of(CHAIN), ttl_s=5.0)
     rig.core._node_arena.clear()
     rig.core.root_node = rig.core._new(rig.core.root_node.key, None)
-    assert rig.pins.num_blocks == 0
+    assert rig.ask("retain", hashes=[], ttl_s=5.0)["total"] == 0
     rig.clock.now += 10.0
     rig.control.expire()
     assert rig.pins.due_s is None

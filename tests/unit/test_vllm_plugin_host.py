@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.fake_vllm_host import FakeManager
 from unit.fake_vllm_pool import FakePool, FakeRequest, chain, key
 
 from warmroute.adapters.vllm.plugin.contents import Contents
@@ -18,33 +19,13 @@ SIZE = 2
 TOKENS = list(range(100, 108))
 
 
-class FakeManager:
-    """The chunks of a host tier, as vLLM's manager keeps them."""
-
-    def __init__(self) -> None:
-        self.chunks: dict[bytes, SimpleNamespace] = {}
-        self.freed: list[object] = []
-        self.events: list[object] = []
-        self._num_chunks = 9
-        self._num_evictable_cache_chunks = 0
-        self._policy = SimpleNamespace(get=self.chunks.get, remove=self.chunks.pop)
-
-    def put(self, block_hash: bytes, ref_cnt: int = 0) -> None:
-        chunk = SimpleNamespace(ref_cnt=ref_cnt, is_ready=ref_cnt >= 0)
-        self.chunks[block_hash + bytes(4)] = chunk
-        self._num_evictable_cache_chunks += ref_cnt == 0
-
-    def _free_chunk(self, chunk: object) -> None:
-        self.freed.append(chunk)
-
-
 class Rig:
     def __init__(self) -> None:
         self.pool = FakePool(7, SIZE)
         self.manager = FakeManager()
         self.host = HostTier(self.manager, lambda one: ("removed", one))
         self.contents = Contents(self.pool, SIZE, extra_keys)
-        self.contents.is_elsewhere = self.host.has
+        self.contents.host = self.host
         cache = self.pool.cache_full_blocks
         self.pool.cache_full_blocks = watched(cache, self.contents)
         naming = BlockNaming(SIZE, hash_block)
@@ -120,6 +101,19 @@ class TestContents:
             False,
             False,
         ]
+
+    def test_and_looked_after_once_however_often_they_come_and_go(
+        self, rig: Rig
+    ) -> None:
+        prompts = [list(range(first, first + 12)) for first in (100, 200, 300)]
+        for tokens in prompts:
+            for one in FakeRequest(tokens, SIZE, None).block_hashes:
+                rig.manager.put(one)
+        for _ in range(20):
+            for tokens in prompts:
+                rig.send(tokens)
+        assert len(rig.contents) == 18
+        assert len(rig.contents._spilled) <= 18
 
     def test_and_forgotten_when_the_host_drops_them(self, rig: Rig) -> None:
         keys = rig.send(TOKENS)

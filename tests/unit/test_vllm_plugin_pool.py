@@ -50,7 +50,7 @@ class Rig:
 
     def drop(self, keys: list[int]) -> tuple[list[int], dict[int, str]]:
         evicted, kept = [], {}
-        for done in self.evictor.drop(keys):
+        for done in self.evictor.drop([keys]):
             evicted += done.evicted
             kept.update(done.kept)
         return evicted, kept
@@ -157,7 +157,7 @@ def broken(block_ids: set[int]) -> None:
 
 
 def demoted(rig: Rig, chain: list[int]) -> int:
-    return sum(rig.evictor.demote(chain))
+    return sum(rig.evictor.demote([chain]))
 
 
 class TestDemote:
@@ -303,6 +303,56 @@ class TestFailingPolicy:
         assert rig.send(4) == 0
         assert queue.policy is None
         rig.pool.check()
+
+    def test_one_that_names_too_many_victims_is_given_up(self, rig: Rig) -> None:
+        policy = FailingPolicy(capacity=12, clock=lambda: 0.0)
+        queue = PolicyQueue(rig.pool.free_block_queue, policy, rig.contents)
+        rig.pool.free_block_queue = queue
+        for first in (1, 2, 3):
+            rig.send(first)
+
+        def greedy(policy: FailingPolicy, count: int) -> list[int]:
+            return Lru.evict(policy, count + 2)
+
+        policy.__class__ = type("Greedy", (FailingPolicy,), {"evict": greedy})
+        assert len(queue.popleft_n(3)) == 3
+        assert queue.policy is None
+        assert queue.num_free_blocks == 9
+        assert len(queue.popleft_n(9)) == 9
+
+    def test_what_it_ranked_stays_and_goes_behind_the_others(self, rig: Rig) -> None:
+        native = rig.pool.free_block_queue
+        rig.change("lfu")
+        for first in (1, 2):
+            rig.send(first)
+        queue = rig.pool.free_block_queue
+        break_policy(queue)
+        assert rig.send(1) == 4
+        assert queue.policy is None
+        assert (native.num_free_blocks, queue.num_free_blocks) == (8, 12)
+        left = queue.get_all_free_blocks()
+        assert queue.popleft_n(12) == left
+        queue.prepend_n(left)
+        rig.pool.check()
+
+    def test_and_goes_back_in_slices_when_the_policy_is_changed(self, rig: Rig) -> None:
+        native = rig.pool.free_block_queue
+        rig.change("lfu")
+        for first in (1, 2, 3):
+            rig.send(first)
+        queue = rig.pool.free_block_queue
+        break_policy(queue)
+        assert rig.send(1) == 4
+        assert rig.ordering.name == "lru"
+        rig.change("lru")
+        assert rig.pool.free_block_queue is native
+        assert native.num_free_blocks == 12
+
+
+def break_policy(queue: PolicyQueue) -> None:
+    kind = type(queue.policy)
+    broken = type("Broken", (kind,), {"held": raising, "__slots__": ()})
+    queue.policy.__class__ = broken  # type: ignore[misc,assignment]
 
 
 def raising(*arguments: object) -> None:

@@ -5,28 +5,36 @@ runs. So what is retained is always whole prefixes, and the cap counts all of th
 pages, those that nobody named included.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import NamedTuple
 
+from warmroute.adapters.sglang.plugin.census import Census
 from warmroute.adapters.sglang.plugin.ports import Node
 from warmroute.adapters.sglang.plugin.tree import Tree, full
+from warmroute.policies.kv.deadlines import Deadlines
 
-_NEVER = float("inf")
+_AT_ONCE = 512
+_EXPIRED_AT_ONCE = 64
+
+Found = MutableMapping[int, tuple[Node, int]]
+"""Where keys are: the node, and the page counted from its end, the last one as -1."""
+
+Named = dict[int, tuple[Node, list[int]]]
+"""Nodes that are meant by their id, with the pages meant, counted from the end."""
 
 
 class Pin(NamedTuple):
     """One locked node.
 
     Args:
-        node_id: The node; it keeps its id when the engine splits it.
-        keys: Its pages when it was locked.
-        deadline: When it is let go.
+        node_id: The node; it keeps its id and its end when the engine splits it.
+        hashes: Names of its pages when it was locked.
+        seed: What their keys are made with, too.
     """
 
     node_id: int
-    keys: Sequence[int]
-    deadline: float
+    hashes: Sequence[str]
+    seed: bytes | None
 
 
 class Pins:
@@ -36,19 +44,17 @@ class Pins:
         tree: Whose nodes.
         cap_blocks: Most pages that may be locked.
         clock: Seconds that never go back.
-
-    Attributes:
-        due: When something has to be let go next; infinite while nothing is kept.
     """
 
-    __slots__ = ("_clock", "_pins", "_tree", "cap_blocks", "due")
+    __slots__ = ("_census", "_clock", "_deadlines", "_pins", "_tree", "cap_blocks")
 
     def __init__(self, tree: Tree, cap_blocks: int, clock: Callable[[], float]) -> None:
         self._tree = tree
         self._clock = clock
         self._pins: dict[int, Pin] = {}
+        self._deadlines = Deadlines()
+        self._census = Census(tree)
         self.cap_blocks = cap_blocks
-        self.due = _NEVER
 
     def __repr__(self) -> str:
         return f"<Pins [Nodes: {len(self._pins)}]>"
@@ -56,150 +62,150 @@ class Pins:
     @property
     def due_s(self) -> float | None:
         """Seconds until something is due; None while nothing is retained."""
-        return None if self.due == _NEVER else max(0.0, self.due - self._clock())
+        due = self._deadlines.next_due
+        return None if due is None else max(0.0, due - self._clock())
 
     @property
     def num_blocks(self) -> int:
-        """Pages locked now. O(nodes locked)."""
-        return sum(map(self._tree.num_pages, self._locked().values()))
+        """Pages locked, as `retain` counted them last."""
+        return self._census.num_pages
 
-    def retain(
-        self,
-        keys: Sequence[int],
-        found: Mapping[int, tuple[Node, int]],
-        ttl_s: float,
-    ) -> int:
+    def retain(self, keys: Sequence[int], found: Found, ttl_s: float) -> Iterator[int]:
         """Lock the leading resident pages of those named, as many as the cap allows.
 
         Args:
             keys: The pages, head first.
-            found: Where they are.
+            found: Where they are; what is read is taken out.
             ttl_s: For how long; pages locked already stay until the later deadline.
 
-        Returns:
-            The pages of those named that are locked now.
+        Yields:
+            After each slice, how many pages of those named were locked in it.
         """
-        self.expire()
-        locked = self._locked()
-        room = self.cap_blocks - sum(map(self._tree.num_pages, locked.values()))
-        num_retained = 0
-        for node, named in _leading(keys, found, self._tree):
-            wanted = max(named) + 1
-            num_pages, room = self._lock_within(locked, room, node, wanted, ttl_s)
-            num_retained += sum(page < num_pages for page in named)
-            if num_pages < wanted:
+        named: Named = {}
+        for _ in self._leading(keys, found, named):
+            yield 0
+        self._census.forget()  # the engine may have split or flushed what it counted
+        looked = num_retained = 0
+        for node, pages in named.values():
+            if self._census.is_stale:
+                for _ in self._census.count(self._pins):
+                    yield 0
+            is_whole, count = self._retain(node, pages, ttl_s)
+            num_retained += count
+            looked += len(pages)
+            if not is_whole:
                 break
-        return num_retained
+            if looked >= _AT_ONCE:
+                yield num_retained
+                looked = num_retained = 0
+        if self._census.is_stale:
+            for _ in self._census.count(self._pins):
+                yield 0
+        yield num_retained
 
-    def release(self, keys: Iterable[int]) -> int:
-        """Let go of the named pages and of what is behind them in their nodes."""
-        self.expire()
+    def release(self, keys: Iterable[int]) -> Iterator[int]:
+        """Let go of the named pages and of what is behind them in their nodes.
+
+        Yields:
+            After each slice, how many of those named were let go in it.
+        """
         names = set(keys)
-        num_released = 0
+        looked = num_released = 0
         for pin in list(self._pins.values()):
-            first = next((at for at, key in enumerate(pin.keys) if key in names), None)
-            if first is not None:
-                num_released += sum(key in names for key in pin.keys)
+            first, count = None, 0
+            for at in range(0, len(pin.hashes), _AT_ONCE):
+                some = self._tree.keys_named(pin.hashes[at : at + _AT_ONCE], pin.seed)
+                pages = [page for page, key in enumerate(some, at) if key in names]
+                if pages and first is None:
+                    first = pages[0]
+                count += len(pages)
+                looked += len(some)
+                if looked >= _AT_ONCE:
+                    yield num_released
+                    looked = num_released = 0
+            if first is not None and self._pins.get(pin.node_id) is pin:
                 self._shorten(pin, first)
-        self._look_ahead()
-        return num_released
+                num_released += count
+        yield num_released
 
     def expire(self) -> None:
-        """Let go of what is due, and forget what a flush took away. O(1) if nothing."""
-        now = self._clock()
-        if now < self.due:
-            return
-        for pin in list(self._pins.values()):
-            if pin.deadline <= now:
-                self._let_go(pin)
-        self._look_ahead()
+        """Let go of some of what is due. O(1) if nothing is."""
+        for _ in range(_EXPIRED_AT_ONCE):
+            node_id = self._deadlines.pop_due(self._clock())
+            if node_id is None:
+                return
+            self._let_go(self._pins[node_id])
 
-    def _lock_within(
-        self,
-        locked: dict[int, Node],
-        room: int,
-        node: Node,
-        num_pages: int,
-        ttl_s: float,
-    ) -> tuple[int, int]:
-        """Lock the first pages of a node as far as there is room.
+    def _leading(
+        self, keys: Sequence[int], found: Found, named: Named
+    ) -> Iterator[None]:
+        """Sort pages by node, in slices, up to the first that is on no page."""
+        for at, key in enumerate(keys, 1):
+            node, page = found.pop(key, (None, 0))
+            if node is None or not self._tree.is_alive(node):
+                return
+            if full(node).value is None:
+                return
+            named.setdefault(node.id, (node, []))[1].append(page)
+            if at % _AT_ONCE == 0:
+                yield
 
-        Returns:
-            How many are locked, and the room that is left.
-        """
-        path = self._tree.path(node.parent)
-        ahead = [*takewhile(lambda one: one.id not in locked, path)]
-        if node.id not in locked:
+    def _retain(self, node: Node, pages: list[int], ttl_s: float) -> tuple[bool, int]:
+        """Lock pages of one node; tell whether it was all of them, and how many."""
+        if not self._tree.is_alive(node):
+            return False, 0
+        size = self._tree.num_pages(node)
+        wanted = max(0, size + max(pages) + 1)
+        num_pages = self._lock_within(node, wanted, ttl_s)
+        is_whole = num_pages == wanted and size + min(pages) >= 0
+        if is_whole:
+            return True, len(pages)
+        return False, sum(0 <= size + page < num_pages for page in pages)
+
+    def _lock_within(self, node: Node, num_pages: int, ttl_s: float) -> int:
+        """Lock the first pages of a node as far as there is room; return how many."""
+        census, added = self._census, 0
+        is_locked = node in census
+        ahead = [] if is_locked else census.ahead(node.parent)
+        if not is_locked:
             num_ahead = sum(map(self._tree.num_pages, ahead))
-            num_pages = min(num_pages, max(0, room - num_ahead))
-            room -= num_ahead + num_pages if num_pages else 0
+            room = self.cap_blocks - census.num_pages - num_ahead
+            num_pages = min(num_pages, max(0, room))
+            added = num_ahead + num_pages
         if num_pages:
-            front = self._lock(node, num_pages, ttl_s)
-            locked.update((one.id, one) for one in (front, *ahead))
-        return num_pages, room
+            front = self._lock(node, num_pages, self._clock() + ttl_s)
+            census.add([front, *ahead], added)
+        return num_pages
 
-    def _lock(self, node: Node, num_pages: int, ttl_s: float) -> Node:
+    def _lock(self, node: Node, num_pages: int, deadline: float) -> Node:
         front = self._tree.cut(node, num_pages)
-        deadline = self._clock() + ttl_s
-        known = self._pins.get(front.id)
+        known = self._deadlines.get(front.id)
         if known is None:
             self._tree.core.inc_full_pin(front.id)
-        else:
-            deadline = max(deadline, known.deadline)
-        self._pins[front.id] = Pin(front.id, self._tree.keys(front), deadline)
-        self.due = min(self.due, deadline)
+        if known is None or known < deadline:
+            self._deadlines.put(front.id, deadline, 0)
+        self._pins[front.id] = Pin(front.id, *self._tree.names(front))
         return front
 
     def _let_go(self, pin: Pin) -> None:
         del self._pins[pin.node_id]
+        self._deadlines.pop(pin.node_id)
+        self._census.forget()
         if self._tree.by_id(pin.node_id) is not None:
             self._tree.core.dec_full_pin(pin.node_id)
 
     def _shorten(self, pin: Pin, num_kept: int) -> None:
-        """Keep only the first pages of what was locked together."""
-        node = self._tree.by_id(pin.node_id)
-        if num_kept and node is not None:
-            last = pin.keys[num_kept - 1]
-            for one in self._tree.path(node):
-                pages = self._tree.keys(one)
-                if last in pages:
-                    ttl_s = pin.deadline - self._clock()
-                    self._lock_anew(one, pages.index(last) + 1, ttl_s, pin)
-                    return
-        self._let_go(pin)
+        """Keep only the first pages of what was locked together.
 
-    def _lock_anew(self, node: Node, num_pages: int, ttl_s: float, old: Pin) -> None:
-        front = self._tree.cut(node, num_pages)
-        if front.id != old.node_id:
-            self._lock(front, self._tree.num_pages(front), ttl_s)
-            self._let_go(old)
-
-    def _locked(self) -> dict[int, Node]:
-        """Return the nodes locked by pins, with all in front of them."""
-        locked: dict[int, Node] = {}
-        for pin in list(self._pins.values()):
-            node = self._tree.by_id(pin.node_id)
-            if node is None:  # the cache was flushed
-                del self._pins[pin.node_id]
-                continue
+        The node has the last of them, and those in front of it had the others.
+        """
+        node, end = self._tree.by_id(pin.node_id), len(pin.hashes)
+        deadline = self._deadlines.get(pin.node_id)
+        if num_kept and node is not None and deadline is not None:
             for one in self._tree.path(node):
-                if one.id in locked:
+                start = end - self._tree.num_pages(one)
+                if start < num_kept:
+                    self._lock(one, num_kept - start, deadline)
                     break
-                locked[one.id] = one
-        return locked
-
-    def _look_ahead(self) -> None:
-        self.due = min((pin.deadline for pin in self._pins.values()), default=_NEVER)
-
-
-def _leading(
-    keys: Sequence[int], found: Mapping[int, tuple[Node, int]], tree: Tree
-) -> list[tuple[Node, list[int]]]:
-    """Return nodes with the pages meant, up to the first key that is not on a page."""
-    nodes: dict[int, tuple[Node, list[int]]] = {}
-    for key in keys:
-        node, page = found.get(key, (None, 0))
-        if node is None or not tree.is_alive(node) or full(node).value is None:
-            break
-        nodes.setdefault(node.id, (node, []))[1].append(page)
-    return list(nodes.values())
+                end = start
+        self._let_go(pin)

@@ -84,36 +84,56 @@ class Tree:
 
     def hashed(self) -> Iterator[None]:
         """Have every node know its hashes; yields after each few pages."""
-        for _ in self._keyed():
-            yield
+        num_pages = 0
+        for node in self.nodes():
+            if self.is_alive(node):
+                num_pages += len(self.names(node)[0])
+                if num_pages >= _AT_ONCE:
+                    yield
+                    num_pages = 0
 
     def find(
         self, wanted: Iterable[int], found: dict[int, tuple[Node, int]]
     ) -> Iterator[None]:
         """Enter the node and page of each key into *found*, those in front first.
 
-        Yields after each few pages.
+        Pages are counted from the end of their node, the last one as -1, because a
+        node keeps its end when it is split. Yields after each few pages.
         """
-        names = set(wanted)
+        names: set[int] = set()
+        for at, key in enumerate(wanted, 1):
+            names.add(key)
+            if at % _AT_ONCE == 0:
+                yield
         for some in self._keyed():
-            for node, keys in some:
-                for page, key in enumerate(keys):
+            for node, page, keys in some:
+                for at, key in enumerate(keys, page):
                     if key in names:
-                        found[key] = (node, page)
+                        found[key] = (node, at)
             yield
 
-    def _keyed(self) -> Iterator[list[tuple[Node, list[int]]]]:
-        """Yield nodes with their keys, about a thousand pages at a time."""
-        some: list[tuple[Node, list[int]]] = []
+    def _keyed(self) -> Iterator[list[tuple[Node, int, list[int]]]]:
+        """Yield nodes with some of their keys, about a thousand pages at a time.
+
+        With each stands the place of the first key, counted from the node's end. Those
+        in front come before those behind.
+        """
+        some: list[tuple[Node, int, list[int]]] = []
         num_pages = 0
-        for node in self.nodes():
+        todo = list(self.core.root_node.children.values())
+        while todo:
+            node = todo.pop()
             if not self.is_alive(node):
                 continue
-            some.append((node, self.keys(node)))
-            num_pages += len(some[-1][1])
-            if num_pages >= _AT_ONCE:
-                yield some
-                some, num_pages = [], 0
+            todo.extend(node.children.values())
+            hashes, seed = self.names(node)
+            for at in range(0, len(hashes), _AT_ONCE):
+                keys = self.keys_named(hashes[at : at + _AT_ONCE], seed)
+                some.append((node, at - len(hashes), keys))
+                num_pages += len(keys)
+                if num_pages >= _AT_ONCE:
+                    yield some
+                    some, num_pages = [], 0
         yield some
 
     def cut(self, node: Node, num_pages: int) -> Node:

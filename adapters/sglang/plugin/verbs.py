@@ -19,8 +19,10 @@ from warmroute.adapters.sglang.plugin.tree import Tree, full, num_trailing
 
 HashPages = Callable[[Sequence[int], str | None, int], list[str]]
 Found = dict[int, tuple[Node, int]]
+Nodes = dict[int, Node]
 
 _HASHED = 64
+_LOOKED_AT = 1_024
 _DIGITS = 16
 
 
@@ -107,25 +109,33 @@ class Verbs(EngineVerbs):
         keys, found = named(arguments), cast(Found, {})
         for _ in self._tree.find(keys, found):
             yield {}
-        left = set(keys)
-        for node in _deepest_first(found, self._tree):
+        left, nodes = set(keys), cast(Nodes, {})
+        for _ in self._alive(found, nodes):
+            yield {}
+        for node in reversed(nodes.values()):
             evicted = self._evict_upwards(node, left)
             if evicted:
                 yield {"evicted": evicted}
-        yield {"kept": [[key, self._reason(key, found)] for key in keys if key in left]}
+        for at in range(0, len(keys), _LOOKED_AT):
+            some = [key for key in keys[at : at + _LOOKED_AT] if key in left]
+            yield {"kept": [[key, self._reason(key, found)] for key in some]}
 
     def retain(self, arguments: Arguments) -> Iterator[Part]:
         """Keep the leading resident pages of those named."""
         keys, found = named(arguments), cast(Found, {})
         for _ in self._tree.find(keys, found):
             yield {}
-        num = self._pins.retain(keys, found, cast(float, arguments["ttl_s"]))
+        num_retained = 0
+        for num in self._pins.retain(keys, found, cast(float, arguments["ttl_s"])):
+            num_retained += num
+            yield {}
         total = self._pins.num_blocks
-        yield {"retained": num, "total": total, "cap": self._pins.cap_blocks}
+        yield {"retained": num_retained, "total": total, "cap": self._pins.cap_blocks}
 
     def release(self, arguments: Arguments) -> Iterator[Part]:
         """Let go of the named pages."""
-        yield {"changed": self._pins.release(named(arguments))}
+        for num in self._pins.release(named(arguments)):
+            yield {"changed": num}
 
     def demote(self, arguments: Arguments) -> Iterator[Part]:
         """Make the named pages the next victims, where nothing unnamed is behind."""
@@ -168,12 +178,22 @@ class Verbs(EngineVerbs):
         found: Found = {}
         for _ in self._tree.find(keys, found):
             yield None, 0
-        wanted = set(keys)
-        for node in _deepest_first(found, self._tree):
+        wanted, nodes = set(keys), cast(Nodes, {})
+        for _ in self._alive(found, nodes):
+            yield None, 0
+        for node in reversed(nodes.values()):
             if self._tree.is_alive(node):
                 count = num_trailing(self._tree.keys(node), wanted)
                 if count:
                     yield node, count
+
+    def _alive(self, found: Found, nodes: Nodes) -> Iterator[None]:
+        """Enter the nodes found into *nodes*, those in front first, in slices."""
+        for at, (node, _) in enumerate(found.values(), 1):
+            if node.id not in nodes and self._tree.is_alive(node):
+                nodes[node.id] = node
+            if at % _LOOKED_AT == 0:
+                yield
 
     def _evict_upwards(self, node: Node, left: set[int]) -> list[int]:
         """Drop the named end of a node, and what it was the only one behind."""
@@ -206,9 +226,3 @@ class Verbs(EngineVerbs):
         if node is None or not self._tree.is_alive(node):
             return "absent"
         return "referenced" if full(node).lock_ref else "followed"
-
-
-def _deepest_first(found: Found, tree: Tree) -> list[Node]:
-    """Return the nodes found, each once, those behind before those in front."""
-    nodes = {node.id: node for node, _ in found.values() if tree.is_alive(node)}
-    return list(reversed(nodes.values()))

@@ -7,26 +7,27 @@ kept while some page may still hold the block, so their number is that of the pa
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from warmroute.adapters.vllm.plugin.followers import Followers
-from warmroute.adapters.vllm.plugin.ports import Block, Pool, Request
+from warmroute.adapters.vllm.plugin.notes import Content, Notes
+from warmroute.adapters.vllm.plugin.ports import (
+    Block,
+    Elsewhere,
+    Pool,
+    Request,
+    pages_in,
+)
+from warmroute.adapters.vllm.plugin.walk import Walk
+from warmroute.adapters.vllm.plugin.walks import Walks
+from warmroute.policies.kv.shards import LAST, Shards
 
 _GROUP_BYTES = 4
 _KEY_BYTES = 8
+_LOOKED_AT = 1_024
 
 ExtraKeys = Callable[[Request, int, int], list[object] | None]
-
-
-class Content(msgspec.Struct, frozen=True, gc=False):
-    """Describe one cached block."""
-
-    parent: int | None
-    depth: int
-    tokens: Sequence[int]
-    extra_keys: list[object] | None
 
 
 def key_of(block_hash: bytes) -> int:
@@ -43,37 +44,41 @@ class Contents:
         extra_keys: Tells what else the hash of a request's block covers.
 
     Attributes:
-        is_elsewhere: Tells whether a block that no page holds is kept on the host.
+        host: Keeps blocks that no page holds; None where there is none.
     """
 
     __slots__ = (
-        "_by_hash",
         "_by_key",
         "_extra_keys",
         "_followers",
+        "_notes",
         "_on_page",
         "_pool",
         "_spilled",
+        "_spilled_once",
+        "_walks",
         "block_size",
-        "is_elsewhere",
+        "host",
     )
 
     def __init__(self, pool: Pool, block_size: int, extra_keys: ExtraKeys) -> None:
         self._pool = pool
         self.block_size = block_size
         self._extra_keys = extra_keys
-        self._by_hash: dict[bytes, Content] = {}
-        self._by_key: dict[int, bytes] = {}
+        self._notes = Notes()
+        self._walks = Walks(pool, self._notes)
+        self._by_key: Shards[int, bytes] = Shards()
         self._followers = Followers()
         self._on_page: list[bytes | None] = [None] * pool.num_gpu_blocks
         self._spilled: deque[bytes] = deque()
-        self.is_elsewhere: Callable[[bytes], bool] | None = None
+        self._spilled_once: Shards[bytes, None] = Shards()  # each is there once
+        self.host: Elsewhere | None = None
 
     def __repr__(self) -> str:
-        return f"<Contents [Blocks: {len(self._by_hash)}]>"
+        return f"<Contents [Blocks: {len(self._notes)}]>"
 
     def __len__(self) -> int:
-        return len(self._by_hash)
+        return len(self._notes)
 
     def note(
         self, request: Request, blocks: Sequence[Block], start: int, end: int
@@ -89,32 +94,30 @@ class Contents:
             key = _event_key(hashes[depth])
             block_hash = blocks[depth].block_hash
             if block_hash is not None:
-                first = depth * size
-                self._put(
-                    blocks[depth].block_id,
-                    block_hash,
-                    key,
-                    Content(
+                if block_hash not in self._notes:
+                    first = depth * size
+                    self._notes.add(
+                        block_hash,
                         parent,
                         depth,
                         array("I", tokens[first : first + size]),
                         self._extra_keys(request, first, first + size),
-                    ),
-                )
+                    )
+                self._put(blocks[depth].block_id, block_hash, key, parent)
             parent = key
 
     def get(self, key: int) -> Content | None:
         """Return what a block is made of, if it was noted."""
-        block_hash = self._by_key.get(key)
-        return None if block_hash is None else self._by_hash.get(block_hash)
+        block_hash = self._by_key.tables[hash(key) & LAST].get(key)
+        return None if block_hash is None else self._notes.get(block_hash)
 
     def hash_of(self, key: int) -> bytes | None:
         """Return the full hash of a block that was noted."""
-        return self._by_key.get(key)
+        return self._by_key.tables[hash(key) & LAST].get(key)
 
     def pages(self, key: int) -> list[Block]:
         """Return the pages that hold a block: none, one, or copies."""
-        block_hash = self._by_key.get(key)
+        block_hash = self._by_key.tables[hash(key) & LAST].get(key)
         return [] if block_hash is None else self.pages_of(block_hash)
 
     def pages_of(self, block_hash: bytes) -> list[Block]:
@@ -125,14 +128,29 @@ class Contents:
         """Tell whether a block directly behind this one is on a page."""
         return any(map(self.pages_of, self._followers.of(key)))
 
-    def captured(self) -> tuple[dict[bytes, object], dict[bytes, Content]]:
-        """Copy what is cached now, and what it is made of; at the speed of C."""
-        cached = self._pool.cached_block_hash_to_block._cache
-        return dict(cached), dict(self._by_hash)
+    def walk(self) -> AbstractContextManager[Walk]:
+        """Begin to go through what is cached at this moment."""
+        return self._walks.begun(self.host)
 
-    def noted(self) -> list[int]:
-        """List the keys of everything noted, on a page or not."""
-        return list(self._by_key)
+    def finish(self, walk: Walk) -> Iterator[None]:
+        """Take apart, in slices, the map of a walk whose pool was reset meanwhile."""
+        if self._walks.is_last(walk.cache):
+            left = walk.cache._cache
+            while left:
+                for _ in range(min(_LOOKED_AT, len(left))):
+                    left.popitem()
+                yield
+
+    def noted(self) -> Iterator[list[int]]:
+        """Yield the keys of everything noted, on a page or not, some at a time.
+
+        What comes in between may be left out, or be named.
+        """
+        at = 0
+        while at < self._notes.num_places:
+            places = range(at, min(at + _LOOKED_AT, self._notes.num_places))
+            at = places.stop
+            yield list(map(key_of, self._notes.hashes(places)))
 
     @property
     def num_cached(self) -> int:
@@ -140,37 +158,34 @@ class Contents:
         return len(self._pool.cached_block_hash_to_block._cache)
 
     def _put(
-        self, block_id: int, block_hash: bytes, key: int, content: Content
+        self, block_id: int, block_hash: bytes, key: int, parent: int | None
     ) -> None:
         old = self._on_page[block_id]
         self._on_page[block_id] = block_hash
-        self._by_hash[block_hash] = content
-        self._followers.add(content.parent, block_hash)
-        self._by_key[key] = block_hash
+        self._followers.add(parent, block_hash)
+        self._by_key.tables[hash(key) & LAST][key] = block_hash
         if old is not None and old != block_hash and not self.pages_of(old):
             self._left_its_pages(old)
         if self._spilled:  # each note looks at one that is kept for the host
-            self._left_its_pages(self._spilled.popleft())
+            spilled = self._spilled.popleft()
+            del self._spilled_once.of(spilled)[spilled]
+            self._left_its_pages(spilled)
 
     def _left_its_pages(self, block_hash: bytes) -> None:
         """Forget a block, unless it is back or kept on the host."""
-        if block_hash not in self._by_hash or self.pages_of(block_hash):
+        if block_hash not in self._notes or self.pages_of(block_hash):
             return
-        if self.is_elsewhere is not None and self.is_elsewhere(block_hash):
-            self._spilled.append(block_hash)
+        if self.host is not None and self.host.has(block_hash):
+            if block_hash not in self._spilled_once:
+                self._spilled_once.of(block_hash)[block_hash] = None
+                self._spilled.append(block_hash)
             return
-        self._followers.discard(self._by_hash.pop(block_hash).parent, block_hash)
-        if self._by_key.get(key_of(block_hash)) == block_hash:
-            del self._by_key[key_of(block_hash)]
-
-
-def pages_in(entry: object) -> list[Block]:
-    """Read an entry of vLLM's map: nothing, a page, or pages by their number."""
-    if entry is None:
-        return []
-    if isinstance(entry, dict):
-        return list(entry.values())
-    return [entry]  # type: ignore[list-item]
+        self._walks.before(block_hash)  # the pool of a walk may be reset by now
+        self._followers.discard(self._notes.remove(block_hash).parent, block_hash)
+        key = key_of(block_hash)
+        shard = self._by_key.tables[hash(key) & LAST]
+        if shard.get(key) == block_hash:
+            del shard[key]
 
 
 def _event_key(block_hash: bytes) -> int:

@@ -1,19 +1,21 @@
 """Dropping and demoting named blocks of an engine, between two steps."""
 
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from warmroute.adapters.kv_control import Reason
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.ports import Block, Pool
 
-SLICE = 128
+SLICE = 64
 """Blocks that are dropped before the engine may go on."""
 
-SORTED = 2_048
-"""Blocks that are sorted by depth before the engine may go on."""
+LEVELS = 4_096
+"""Depths without blocks that are passed over before the engine may go on."""
 
-Levels = dict[int, list[int]]
+Levels = dict[int, "array[int]"]
+"""Keys by depth, in arrays: the garbage collector has nothing to look at in those."""
 
 
 class Dropped(NamedTuple):
@@ -40,35 +42,42 @@ class Evictor:
     def __repr__(self) -> str:
         return f"<Evictor {self._contents!r}>"
 
-    def drop(self, keys: Iterable[int]) -> Iterator[Dropped]:
+    def drop(self, pieces: Iterable[Sequence[int]]) -> Iterator[Dropped]:
         """Drop blocks, the deepest first; yields after each slice.
 
         Whether a block is used or followed by others is looked at anew in every
         slice, because the engine goes on in between.
+
+        Args:
+            pieces: The keys, each once, in as many pieces as they are looked at.
         """
         levels: Levels = {}
-        for _ in self._sort(keys, levels):
+        for _ in self._sort(pieces, levels):
             yield Dropped([], [])
         for some in _slices(levels, reverse=True):
             yield self._drop_slice(some)
 
-    def demote(self, keys: Iterable[int]) -> Iterator[int]:
-        """Make unused blocks the next victims; yields how many after each slice."""
+    def demote(self, pieces: Iterable[Sequence[int]]) -> Iterator[int]:
+        """Make unused blocks the next victims; yields how many after each slice.
+
+        Args:
+            pieces: The keys, each once, in as many pieces as they are looked at.
+        """
         levels: Levels = {}
-        for _ in self._sort(keys, levels):
+        for _ in self._sort(pieces, levels):
             yield 0
         # What is put in front last is the first to go, so the tails come last.
         for some in _slices(levels, reverse=False):
             yield self._demote_slice(some[::-1])
 
-    def _sort(self, keys: Iterable[int], levels: Levels) -> Iterator[None]:
-        """Sort keys into *levels* by depth, in slices; unknown ones as the least."""
-        for at, key in enumerate(dict.fromkeys(keys), 1):
-            content = self._contents.get(key)
-            depth = -1 if content is None else content.depth
-            levels.setdefault(depth, []).append(key)
-            if at % SORTED == 0:
-                yield
+    def _sort(self, pieces: Iterable[Sequence[int]], levels: Levels) -> Iterator[None]:
+        """Sort keys into *levels* by depth, a piece each; unknown ones as the least."""
+        for keys in pieces:
+            for key in keys:
+                content = self._contents.get(key)
+                depth = -1 if content is None else content.depth
+                levels.setdefault(depth, array("Q")).append(key)
+            yield
 
     def _drop_slice(self, keys: list[int]) -> Dropped:
         done = Dropped([], [])
@@ -118,13 +127,20 @@ class Evictor:
 
 
 def _slices(levels: Levels, reverse: bool) -> Iterator[list[int]]:
-    """Yield keys in the order of their depth, some at a time."""
+    """Take keys out of *levels* in the order of their depth, some at a time.
+
+    Each is let go as it is yielded: letting go of many at once takes long, too.
+    """
     some: list[int] = []
-    for depth in sorted(levels, reverse=reverse):
-        for key in levels[depth]:
-            some.append(key)
+    depths = range(-1, max(levels, default=-1) + 1)
+    for count, depth in enumerate(reversed(depths) if reverse else depths, 1):
+        level = levels.pop(depth, array("Q"))
+        while level:
+            some.append(level.pop())
             if len(some) == SLICE:
                 yield some
                 some = []
-    if some:
-        yield some
+        if count % LEVELS == 0:
+            yield some
+            some = []
+    yield some

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.ports import Block, Pool
+from warmroute.policies.kv.shards import Shards
 
 
 class PoolHolds:
@@ -22,7 +23,7 @@ class PoolHolds:
     def __init__(self, pool: Pool, contents: Contents) -> None:
         self._pool = pool
         self._contents = contents
-        self._held: dict[int, Block] = {}
+        self._held: Shards[int, Block] = Shards()
 
     def __repr__(self) -> str:
         return f"<PoolHolds [Blocks: {len(self._held)}]>"
@@ -52,12 +53,14 @@ class PoolHolds:
         for key in block_hashes:
             page = self._contents.pages(key)[0]
             self._pool.touch([page])
-            self._held[key] = page
+            self._held.of(key)[key] = page
 
     def unhold(self, block_hashes: Sequence[int]) -> int:
         """Drop our reference of each that we hold, the tail of a chain first."""
         pages = [
-            self._held.pop(key) for key in reversed(block_hashes) if key in self._held
+            self._held.of(key).pop(key)
+            for key in reversed(block_hashes)
+            if key in self._held
         ]
         self._pool.free_blocks(pages)
         return len(pages)

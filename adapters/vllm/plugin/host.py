@@ -1,8 +1,10 @@
 """What vLLM's offloading connector has in host memory."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+from warmroute.adapters.vllm.plugin.ports import Before
 
 
 class Chunk(Protocol):
@@ -26,11 +28,12 @@ class HostTier:
         removal: Makes the event that tells of dropped blocks.
     """
 
-    __slots__ = ("_manager", "_removal")
+    __slots__ = ("_before", "_manager", "_removal")
 
     def __init__(self, manager: Any, removal: Callable[[bytes], object]) -> None:
         self._manager = manager
         self._removal = removal
+        self._before: Before | None = None
 
     def __repr__(self) -> str:
         return f"<HostTier of {self._manager._num_chunks} chunks>"
@@ -46,12 +49,47 @@ class HostTier:
         chunk = manager._policy.get(block_hash)
         if chunk is None or chunk.ref_cnt != 0:
             return False
+        if self._before is not None:
+            self._before(block_hash)
         manager._policy.remove(block_hash)
         manager._free_chunk(chunk)
         manager._num_evictable_cache_chunks -= 1
         if manager.events is not None:
             manager.events.append(self._removal(block_hash))
         return True
+
+    def tell(self, before: Before | None) -> None:
+        """Call *before* with each block that comes or goes; None for no more.
+
+        Blocks that make room are told of behind it, because they are chosen as they go.
+        A reset of the tier is told to nobody, as vLLM publishes no event of it.
+        """
+        manager = self._manager
+        if self._before is not None:
+            del manager.complete_store, manager._policy.evict
+        self._before = before
+        if before is not None:
+            manager.complete_store = _completing(manager.complete_store, before)
+            manager._policy.evict = _evicting(manager._policy.evict, before)
+
+
+def _completing(complete: Callable[..., None], before: Before) -> Callable[..., None]:
+    def complete_store(keys: Sequence[bytes], *rest: Any, **options: Any) -> None:
+        for key in keys:
+            before(key)
+        complete(keys, *rest, **options)
+
+    return complete_store
+
+
+def _evicting(evict: Callable[..., Any], before: Before) -> Callable[..., Any]:
+    def evict_and_tell(*arguments: Any, **options: Any) -> Any:
+        evicted = evict(*arguments, **options)
+        for key, _ in evicted or ():
+            before(key, is_on_host=True)
+        return evicted
+
+    return evict_and_tell
 
 
 def host_tier(scheduler: Any) -> HostTier | str:

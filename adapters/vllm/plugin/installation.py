@@ -27,7 +27,7 @@ from warmroute.policies.kv.retention import Retention
 
 logger = logging.getLogger(__name__)
 
-_EXPIRED_AT_ONCE = 512
+_EXPIRED_AT_ONCE = 128
 
 
 def install(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl | DeafControl:
@@ -77,7 +77,7 @@ def _watch(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl:
         faults = {"offload": host, "restore": host} | faults
         tier = restoring = None
     else:
-        tier, contents.is_elsewhere = host, host.has
+        tier = contents.host = host
         restoring = Restoring(contents, host, naming, _longest(scheduler))
     fault = faults.get("budget") or budgets_fault(scheduler)
     if fault is not None:

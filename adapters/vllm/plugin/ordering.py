@@ -11,7 +11,7 @@ from warmroute.policies.eviction.registry import create, evictions
 NATIVE = "lru"
 """vLLM's own order is this one, so its own queue serves for it."""
 
-_SLICE = 128
+_SLICE = 64
 
 
 class Ordering:

@@ -9,10 +9,12 @@ moves nothing, and taking it out moves pages in slices.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 
 from warmroute.adapters.vllm.plugin.contents import Contents, key_of
 from warmroute.adapters.vllm.plugin.ports import Block, FreeQueue
 from warmroute.policies.eviction.base import BlockEviction, BlockFacts
+from warmroute.policies.kv.shards import Shards
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +23,9 @@ class PolicyQueue:
     """Give out victims as a policy ranks them (`FreeQueue`).
 
     A policy that raises or names pages that are not its own is given up for vLLM's
-    order; the engine does not notice. O(log n) a page, as the policies are.
+    order; the engine does not notice. What it ranked stays here, and goes behind the
+    others in no order: to move all of it at once would hold up the engine. O(log n) a
+    page, as the policies are.
 
     Args:
         native: The queue before: vLLM's own, or one whose policy is on its way out.
@@ -36,6 +40,7 @@ class PolicyQueue:
         "_contents",
         "_free",
         "_keys",
+        "_num_free",
         "_pages",
         "is_retired",
         "native",
@@ -49,20 +54,21 @@ class PolicyQueue:
         self.policy: BlockEviction | None = policy
         self._contents = contents
         self.is_retired = False
-        self._free: dict[int, Block] = {}  # evictable, by key
-        self._keys: dict[int, int] = {}  # of all that the policy knows, by page
-        self._pages: dict[int, int] = {}  # the other way round
+        self._num_free = 0
+        self._free: Shards[int, Block] = Shards()  # evictable, by key
+        self._keys: Shards[int, int] = Shards()  # of all that it knows, by page
+        self._pages: Shards[int, int] = Shards()  # the other way round
 
     def __repr__(self) -> str:
         return (
-            f"<PolicyQueue [Pages: {len(self._free)} ranked by {self.policy!r}, "
+            f"<PolicyQueue [Pages: {self._num_free} ranked by {self.policy!r}, "
             f"{self.native.num_free_blocks} before]>"
         )
 
     @property
     def num_free_blocks(self) -> int:
         """How many pages nobody uses."""
-        return self.native.num_free_blocks + len(self._free)
+        return self.native.num_free_blocks + self._num_free
 
     def popleft(self) -> Block:
         """Take the next victim."""
@@ -76,17 +82,15 @@ class PolicyQueue:
         victims = self.native.popleft_n(min(n, self.native.num_free_blocks))
         if len(victims) < n:
             victims += self._evict(n - len(victims))
-        if len(victims) < n:  # the policy was given up
-            victims += self.native.popleft_n(n - len(victims))
         return victims
 
     def remove(self, block: Block) -> None:
         """Take out a page that is used again."""
-        key = self._keys.get(block.block_id)
+        key = self._key(block.block_id)
         if key is None or key not in self._free:
             self.native.remove(block)
             return
-        del self._free[key]
+        self._take(key)
         self._tell(partial(_use, key))
 
     def append(self, block: Block) -> None:
@@ -106,10 +110,10 @@ class PolicyQueue:
 
     def get_all_free_blocks(self) -> list[Block]:
         """List all, the next victim first."""
-        ranked = [] if self.policy is None else self.policy.resident()
+        ranked = self._left() if self.policy is None else self.policy.resident()
         return [
             *self.native.get_all_free_blocks(),
-            *(self._free[key] for key in ranked if key in self._free),
+            *(self._free.of(key)[key] for key in ranked if key in self._free),
         ]
 
     def iter_blocks_after(self, cursor: Block | None) -> Iterator[Block]:
@@ -121,7 +125,7 @@ class PolicyQueue:
     def touched(self, blocks: Sequence[Block]) -> None:
         """Take note that pages in use get another user."""
         for block in blocks:
-            key = self._keys.get(block.block_id)
+            key = self._key(block.block_id)
             if key is not None and block.ref_cnt:
                 self._tell(partial(_touch, key))
 
@@ -135,24 +139,25 @@ class PolicyQueue:
         Returns:
             Whether more are left.
         """
-        self.native.append_n(self._evict(min(count, len(self._free))))
-        return bool(self._free)
+        self.native.append_n(self._evict(min(count, self._num_free)))
+        return self._num_free > 0
 
     def _admit(self, block: Block) -> None:
         page = block.block_id
         key = None if block.block_hash is None else key_of(block.block_hash)
-        if self._keys.get(page) != key:
+        if self._key(page) != key:
             self._forget(page)
-        is_ours = key is not None and self._pages.get(key, page) == page
+        is_ours = key is not None and self._pages.of(key).get(key, page) == page
         if key is None or not is_ours or self.policy is None or self.is_retired:
             self._forget(page)
             self.native.append_n([block])
             return
-        self._free[key] = block
+        self._free.of(key)[key] = block
+        self._num_free += 1
         if page in self._keys:
             self._tell(partial(_free, key))
             return
-        self._keys[page], self._pages[key] = key, page
+        self._keys.of(page)[page], self._pages.of(key)[key] = key, page
         self._tell(partial(_insert, key, self._facts(key)))
 
     def _facts(self, key: int) -> BlockFacts:
@@ -162,26 +167,47 @@ class PolicyQueue:
         return BlockFacts(depth=content.depth, parent=content.parent)
 
     def _forget(self, page: int) -> None:
-        key = self._keys.pop(page, None)
+        key = self._keys.of(page).pop(page, None)
         if key is not None:
-            del self._pages[key]
-            self._free.pop(key, None)
+            del self._pages.of(key)[key]
+            if key in self._free:
+                self._take(key)
             self._tell(lambda policy: policy.removed(key))
 
     def _evict(self, count: int) -> list[Block]:
         victims: list[Block] = []
-        if self.policy is None or not count:
-            return victims
-        try:
-            for key in self.policy.evict(count):
-                block = self._free.pop(key)
-                del self._keys[self._pages.pop(key)]
-                victims.append(block)
-        except Exception:
-            self._give_up("raised")
-        if len(victims) < count:
-            self._give_up("named too few victims")
+        if self.policy is not None and count:
+            try:
+                named = self.policy.evict(count)
+                # Those before a failure have been let go, and stay in the list.
+                victims.extend(map(self._release, named[:count]))
+            except Exception:
+                self._give_up("raised")
+            else:
+                if len(named) != count:
+                    self._give_up(f"named {len(named)} victims instead of {count}")
+        left = list(islice(self._left(), count - len(victims)))
+        victims += map(self._release, left)
         return victims
+
+    def _release(self, key: int) -> Block:
+        """Know an evictable page no longer."""
+        block = self._take(key)
+        page = self._pages.of(key).pop(key)
+        del self._keys.of(page)[page]
+        return block
+
+    def _take(self, key: int) -> Block:
+        block = self._free.of(key).pop(key)
+        self._num_free -= 1
+        return block
+
+    def _key(self, page: int) -> int | None:
+        return self._keys.of(page).get(page)
+
+    def _left(self) -> Iterator[int]:
+        """Yield what a policy that was given up has ranked, in no order."""
+        return chain.from_iterable(self._free)
 
     def _tell(self, say: Callable[[BlockEviction], object]) -> None:
         if self.policy is None:
@@ -201,10 +227,6 @@ class PolicyQueue:
             fault,
             exc_info=True,
         )
-        pages = list(self._free.values())
-        for known in (self._free, self._keys, self._pages):
-            known.clear()
-        self.native.append_n(pages)
 
 
 def _touch(key: int, policy: BlockEviction) -> None:

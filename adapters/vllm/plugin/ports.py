@@ -3,7 +3,7 @@
 `selftest` proves at start that the classes of the running release are like this.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 
@@ -64,7 +64,29 @@ class FreeQueue(Protocol):
 class CacheMap(Protocol):
     """Which pages hold which hash (``BlockHashToBlockMap``)."""
 
-    _cache: Mapping[bytes, object]
+    _cache: dict[bytes, object]
+    insert: Callable[[bytes, Block], None]
+    pop: Callable[[bytes, int], Block | None]
+
+
+class Elsewhere(Protocol):
+    """What keeps blocks that no page holds."""
+
+    def has(self, block_hash: bytes) -> bool:
+        """Tell whether it can load a block."""
+        ...
+
+    def tell(self, before: "Before | None") -> None:
+        """Call *before* with each block that comes or goes; None for no more."""
+        ...
+
+
+class Before(Protocol):
+    """Is called before a block comes or goes."""
+
+    def __call__(self, block_hash: bytes, is_on_host: bool | None = None) -> None:
+        """Take note; *is_on_host* tells how it was where it is too late to look."""
+        ...
 
 
 class Request(Protocol):
@@ -145,3 +167,12 @@ class Workers(Protocol):
     def collective_rpc(self, method: str, *, args: tuple[object, ...]) -> list[object]:
         """Call a method of every worker."""
         ...
+
+
+def pages_in(entry: object) -> list[Block]:
+    """Read an entry of vLLM's map: nothing, a page, or pages by their number."""
+    if entry is None:
+        return []
+    if isinstance(entry, dict):
+        return list(entry.values())
+    return [entry]  # type: ignore[list-item]

@@ -7,9 +7,10 @@ restored by a request of one token whose prompt ends with them.
 from collections.abc import Iterator, Sequence
 
 from warmroute.adapters.kv_plugin.verbs import Chain
-from warmroute.adapters.vllm.plugin.contents import Content, Contents
+from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.host import HostTier
 from warmroute.adapters.vllm.plugin.naming import BlockNaming
+from warmroute.adapters.vllm.plugin.notes import Content
 
 MAX_CHAINS = 64
 """Most prompts that one call makes; blocks of further chains stay where they are."""
@@ -50,7 +51,13 @@ class Restoring:
                 parents.add(self._parent(key))
             if at % _SLICE == 0:
                 yield None
-        for leaf in [key for key in wanted if key not in parents][:MAX_CHAINS]:
+        leaves: list[int] = []
+        for at, key in enumerate(keys, 1):
+            if key in wanted and key not in parents:
+                leaves.append(key)
+            if at % _SLICE == 0:
+                yield None
+        for leaf in leaves[:MAX_CHAINS]:
             yield from self._chain(leaf, wanted)
 
     def _chain(self, leaf: int, wanted: set[int]) -> Iterator[Chain | None]:
@@ -62,7 +69,11 @@ class Restoring:
             if len(path) % _SLICE == 0:
                 yield None
         path = path[::-1][: (self._longest - 2) // self._contents.block_size]
-        tokens = [token for _, content in path for token in content.tokens]
+        tokens: list[int] = []
+        for at, (_, content) in enumerate(path, 1):
+            tokens += content.tokens
+            if at % _SLICE == 0:
+                yield None
         salt, keys = _salt(path[0][1]), list[int]()
         for some in self._naming.hash_prompt(tokens, salt):
             keys += some
@@ -70,7 +81,8 @@ class Restoring:
         if keys == [key for key, _ in path]:
             # The last token is always computed: one more makes all blocks usable.
             back = [key for key in keys if key in wanted]
-            yield [*tokens, tokens[-1]], salt, back
+            tokens.append(tokens[-1])
+            yield tokens, salt, back
         # Otherwise they belong to an adapter, an image or the like.
 
     def _path(self, leaf: int) -> Iterator[tuple[int, Content] | None]:

@@ -15,7 +15,9 @@ from warmroute.adapters.vllm.plugin.budgets import Budgets
 from warmroute.adapters.vllm.plugin.host import tier_of
 from warmroute.adapters.vllm.plugin.limits import Limit
 from warmroute.adapters.vllm.plugin.names import BUDGET
+from warmroute.adapters.vllm.plugin.notes import Notes
 from warmroute.adapters.vllm.plugin.versions import version_fault
+from warmroute.adapters.vllm.plugin.walks import Walks
 
 _CORE = ("vllm.v1.engine.core", "EngineCoreProc")
 _SIGNATURES: dict[tuple[str, str, str], tuple[str, ...]] = {
@@ -83,6 +85,24 @@ def _cached_page(pool: Any) -> Any:
     return page
 
 
+def _rehearse_snapshot() -> None:
+    pool, notes = _pool(), Notes()
+    page, other = _cached_page(pool), bytes(36)
+    for block_hash in (_HASH, other):
+        notes.add(block_hash, None, 0, (), None)
+    cache = pool.cached_block_hash_to_block
+    with Walks(pool, notes).begun(None) as walk:
+        pool.evict_blocks({page.block_id})
+        pool._insert_block_hash(other, page, num_tokens=16)
+    found = [one for some in (*walk.go(), *walk.taken_down()) for one in some]
+    told = {one.block_hash: one.refs for one in found}
+    _expect(told == {_HASH: 0, other: None}, "a change is not told in time")
+    _expect(list(vars(cache)) == ["_cache"], "the map is not left as it was")
+    pool.reset_prefix_cache()
+    left = pool.cached_block_hash_to_block is not cache and len(cache._cache) == 1
+    _expect(left, "a reset changes the map that it drops")
+
+
 def _rehearse_evict() -> None:
     pool = _pool()
     page = _cached_page(pool)
@@ -132,6 +152,8 @@ def _rehearse_host() -> None:
     stored = manager.prepare_store([_HASH], request)
     _expect(stored.keys_to_store == [_HASH], "a chunk is not stored")
     _expect(not tier.has(_HASH), "a chunk is there before it is copied")
+    told: list[tuple[bytes, bool | None]] = []
+    tier.tell(lambda one, is_on_host=None: told.append((one, is_on_host)))
     manager.complete_store([_HASH], request)
     _expect(tier.has(_HASH), "a chunk is not there after it was copied")
     list(manager.take_events())
@@ -140,6 +162,16 @@ def _rehearse_host() -> None:
     _expect(event.removed and event.keys == [_HASH], "a dropped chunk is not told")
     again = manager.prepare_store([bytes(36)], request)
     _expect(again is not None and not again.evicted_keys, "a chunk is lost")
+    manager.complete_store([bytes(36)], request)
+    manager.prepare_store([_HASH], request)
+    tier.tell(None)
+    comes_and_goes = [
+        (_HASH, None),
+        (_HASH, None),
+        (bytes(36), None),
+        (bytes(36), True),
+    ]
+    _expect(told == comes_and_goes, "a chunk that comes or goes is not told")
 
 
 def _rehearse_budget() -> None:
@@ -192,6 +224,7 @@ def _expect(is_so: bool, fault: str) -> None:
 
 
 _REHEARSALS: tuple[tuple[tuple[str, ...], Callable[[], None]], ...] = (
+    (("snapshot",), _rehearse_snapshot),
     (("evict", "flush"), _rehearse_evict),
     (("retain", "release"), _rehearse_retain),
     (("demote",), _rehearse_demote),

@@ -13,7 +13,7 @@ from warmroute.adapters.kv_plugin.jobs import Part
 from warmroute.adapters.kv_plugin.verbs import Arguments, EngineVerbs, named
 from warmroute.adapters.vllm.plugin.block_budget import BlockBudget, read_budget
 from warmroute.adapters.vllm.plugin.budgets import Budgets
-from warmroute.adapters.vllm.plugin.contents import Content, Contents, key_of, pages_in
+from warmroute.adapters.vllm.plugin.contents import Contents, key_of
 from warmroute.adapters.vllm.plugin.events import Announcer
 from warmroute.adapters.vllm.plugin.eviction import SLICE, Evictor
 from warmroute.adapters.vllm.plugin.host import HostTier
@@ -22,9 +22,9 @@ from warmroute.adapters.vllm.plugin.ordering import Ordering
 from warmroute.adapters.vllm.plugin.ports import Pool
 from warmroute.adapters.vllm.plugin.restoring import Restoring
 from warmroute.adapters.vllm.plugin.returning import Returning
+from warmroute.adapters.vllm.plugin.walk import Found
 from warmroute.policies.kv.retention import Retention
 
-_ROWS = 128
 _LOOKED_AT = 1_024
 
 
@@ -108,35 +108,28 @@ class Verbs(EngineVerbs):
     def snapshot(self, arguments: Arguments) -> Iterator[Part]:
         """List what is cached at this moment, depths with it, in no order."""
         with_tokens = bool(arguments.get("token_ids"))
-        seq = self._announcer.announce()
-        cached, contents = self._contents.captured()
         budgets = self._budgets
-        yield {
-            "seq": seq,
-            "block_size": self._contents.block_size,
-            "copied_bytes": None if budgets is None else budgets.kept.num_bytes,
-        }
-        rows: list[object] = []
-        for block_hash, content in contents.items():
-            pages = pages_in(cached.get(block_hash))
-            if pages:
-                refs = max(page.ref_cnt for page in pages)
-                rows.append(_row(block_hash, content, refs, "gpu", with_tokens))
-            if self._host is not None and self._host.has(block_hash):
-                rows.append(_row(block_hash, content, 0, "host", with_tokens))
-            if len(rows) >= _ROWS:
-                yield {"rows": rows}
-                rows = []
-        yield {"rows": rows}
+        seq = self._announcer.announce()  # nothing may come between this and the walk
+        with self._contents.walk() as walk:
+            yield {
+                "seq": seq,
+                "block_size": self._contents.block_size,
+                "copied_bytes": None if budgets is None else budgets.kept.num_bytes,
+            }
+            for found in walk.go():
+                yield {"rows": _rows(found, with_tokens)}
+        for found in walk.taken_down():
+            yield {"rows": _rows(found, with_tokens)}
+        for _ in self._contents.finish(walk):
+            yield {}
 
     def flush(self, arguments: Arguments) -> Iterator[Part]:
         """Drop everything that nobody uses from pages and host, the tails first."""
-        keys = self._contents.noted()
         num_used = 0
-        for done in self._evictor.drop(keys):
+        for done in self._evictor.drop(self._contents.noted()):
             num_used += sum(reason == "referenced" for _, reason in done.kept)
             yield {"dropped": len(done.evicted)}
-        for some in _pieces(keys if self._host else ()):
+        for some in self._contents.noted() if self._host else ():
             for key in some:
                 self._drop_on_host(key)
             yield {}
@@ -172,7 +165,7 @@ class Verbs(EngineVerbs):
 
     def demote(self, arguments: Arguments) -> Iterator[Part]:
         """Make the named blocks the next victims."""
-        for changed in self._evictor.demote(named(arguments)):
+        for changed in self._evictor.demote(_pieces(named(arguments))):
             yield {"changed": changed}
 
     def offload(self, arguments: Arguments) -> Iterator[Part]:
@@ -181,7 +174,7 @@ class Verbs(EngineVerbs):
         for some in _pieces(named(arguments)):
             on_host += filter(self._is_on_host, some)
             yield {"changed": 0}
-        for done in self._evictor.drop(on_host):
+        for done in self._evictor.drop(_pieces(on_host)):
             yield {"changed": len(done.evicted)}
 
     def restorable(self, arguments: Arguments) -> Iterator[Part]:
@@ -242,7 +235,7 @@ class Verbs(EngineVerbs):
         }
 
     def _drop(self, keys: Sequence[int]) -> Iterator[Part]:
-        for done in self._evictor.drop(keys):
+        for done in self._evictor.drop(_pieces(keys)):
             yield {"evicted": done.evicted, "kept": [list(one) for one in done.kept]}
 
     def _dropped_from_host(self, part: Part) -> Part:
@@ -278,10 +271,25 @@ def _pieces(keys: Sequence[int]) -> Iterator[Sequence[int]]:
         yield keys[at : at + _LOOKED_AT]
 
 
-def _row(
-    block_hash: bytes, content: Content, refs: int, tier: str, with_tokens: bool
-) -> list[object]:
-    row: list[object] = [key_of(block_hash), content.parent, content.depth, refs, tier]
+def _rows(found: Sequence[Found], with_tokens: bool) -> list[object]:
+    rows: list[object] = []
+    for one in found:
+        if one.refs is not None:
+            rows.append(_row(one, one.refs, "gpu", with_tokens))
+        if one.is_on_host:
+            rows.append(_row(one, 0, "host", with_tokens))
+    return rows
+
+
+def _row(one: Found, refs: int, tier: str, with_tokens: bool) -> list[object]:
+    content = one.content
+    row: list[object] = [
+        key_of(one.block_hash),
+        content.parent,
+        content.depth,
+        refs,
+        tier,
+    ]
     if with_tokens:
         row += [list(content.tokens), content.extra_keys]
     return row

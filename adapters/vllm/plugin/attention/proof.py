@@ -3,7 +3,8 @@
 Two pages of a cache of its own get random keys, and values that name their page. So
 what the platform's kernel answers are the shares of attention that it gave to each
 page, head by head, and these must be those that a look finds. It fails where another
-variant of the kernel keeps keys in another order. Run by the worker, on its layers.
+variant of the kernel keeps keys in another order. Run by the worker when it starts,
+on its layers.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionMetadata,
 )
 
-from warmroute.adapters.vllm.plugin.attention.backend import (
+from warmroute.adapters.vllm.plugin.attention.shares import (
     attention_shares,
     held_keys,
 )

@@ -68,15 +68,16 @@ def _runner_fault(runner: Any) -> str | None:
     found = tuple(inspect.signature(forward).parameters)
     if found != _FORWARD:
         return f"the platform's attention takes {found}"
-    proof = importlib.import_module(f"{_HERE}.proof")
     for group in _groups(runner):
         layer = _layers(runner)[group.layer_names[0]]
         if not isinstance(layer.impl, backend.ScoredImpl):
             return f"attention is by a {type(layer.impl).__name__}, not by ours"
-        size = group.kv_cache_spec.block_size
-        fault: str | None = proof.proof_fault(layer, size, runner.kv_cache_dtype)
-        if fault is not None:
-            return fault
+        for builder in group.metadata_builders:
+            if not isinstance(builder, backend.ScoredBuilder):
+                return f"metadata are made by a {type(builder).__name__}, not by ours"
+            if builder.fault is not None:
+                fault: str = builder.fault
+                return fault
     return None
 
 
