@@ -77,13 +77,13 @@ class Item:
         stamp: Counts its uses; what was planned before is void.
         handle: Whatever finds its blocks.
         held_until: When its retention ends; 0 without one.
-        note: The newest action on it, until that has an outcome.
+        notes: Actions on it since its last use, the newest last.
         is_demoted: It was given up, until its next use.
     """
 
     __slots__ = (
         *("at", "backend", "block_tokens", "blocks", "handle", "held_until"),
-        *("is_demoted", "last", "note", "own_blocks", "stamp", "tail"),
+        *("is_demoted", "last", "notes", "own_blocks", "stamp", "tail"),
     )
 
     def __init__(self, turn: Turn, tail: int, blocks: int, own_blocks: int) -> None:
@@ -97,7 +97,7 @@ class Item:
         self.stamp = 0
         self.handle: object = None
         self.held_until = 0.0
-        self.note: object = None
+        self.notes: list[object] = []
         self.is_demoted = False
 
     @property

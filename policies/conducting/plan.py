@@ -196,7 +196,7 @@ class Plan:
         if not isinstance(shared, Shared):
             shared = Shared(turn, before)
         shared.count(turn)
-        if shared.note is not None:
+        if shared.notes:
             self._came(shared, turn)
         self.let_go(shared)
         shared.used(turn.now)

@@ -60,6 +60,10 @@ class Action:
         if self.verdict is None:
             self.verdict, self.outcome = verdict, words
 
+    def patience_s(self, ttl_s: float) -> float:
+        """Return for how long its outcome may come."""
+        return _DEMOTED_S if self.kind == "demote" else max(ttl_s, 1.0)
+
     def judge(self, item: Item, turn: Turn) -> None:
         """Note that what it was done to is asked for again."""
         cached = min(turn.cached_tokens, item.tokens)
@@ -163,12 +167,13 @@ class Actions:
 
 def renewed(item: Item, now: float) -> Action | None:
     """Return the retention of an item that is only to be prolonged, if it is."""
-    note = item.note
-    if isinstance(note, Action) and note.kind == "retain" and item.held_until > now:
-        return note
-    return None
+    if item.held_until <= now:
+        return None
+    kept = (one for one in waiting(item) if one.kind == "retain")
+    return next(kept, None)
 
 
-def patience_s(kind: Kind, ttl_s: float) -> float:
-    """Return for how long an outcome may come."""
-    return _DEMOTED_S if kind == "demote" else max(ttl_s, 1.0)
+def waiting(item: Item) -> list[Action]:
+    """Return the actions on an item that have no outcome, the newest first."""
+    notes = (one for one in reversed(item.notes) if isinstance(one, Action))
+    return [one for one in notes if one.verdict is None]

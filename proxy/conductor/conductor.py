@@ -15,7 +15,7 @@ from warmroute.policies.conducting.item import Item, Kind, Shared, Turn, Wish
 from warmroute.policies.conducting.plan import Plan
 from warmroute.policies.errors import WarmrouteError
 from warmroute.policies.kv.radix import PrefixIndex
-from warmroute.proxy.conductor.action import Action, Actions, patience_s, renewed
+from warmroute.proxy.conductor.action import Action, Actions, renewed, waiting
 from warmroute.proxy.conductor.allowance import Allowance
 from warmroute.proxy.conductor.deeds import Deeds
 from warmroute.proxy.conductor.observing import turn_of
@@ -112,9 +112,9 @@ class Conductor:
         self._retainer.holdings.forget(backend)
 
     def _came(self, item: Item, turn: Turn) -> None:
-        note, item.note = item.note, None
-        if isinstance(note, Action):
-            note.judge(item, turn)
+        for action in waiting(item):
+            action.judge(item, turn)
+        item.notes.clear()
 
     # acting
 
@@ -229,12 +229,9 @@ class Conductor:
 
     async def _demote(self, wish: Wish) -> None:
         item = wish.item
-        has_moved = item.stamp != wish.stamp
         keys = self._deeds.resident(item)[item.blocks - item.own_blocks :]
         if not keys or not self._may(wish.backend, "demote"):
             return
-        if has_moved:
-            item.note = None
         action = self._begin("demote", wish)
         item.is_demoted = True
         self._done(action, item, wish, await self._deeds.demote(wish.backend, keys))
@@ -258,7 +255,7 @@ class Conductor:
 
     def _begin(self, kind: Kind, wish: Wish) -> Action:
         action = self.actions.begin(kind, wish.item, wish.backend, wish.reason)
-        wish.item.note = action
+        wish.item.notes = [*reversed(waiting(wish.item)), action]
         return action
 
     def _done(self, action: Action, item: Item, wish: Wish, num_blocks: int) -> None:
@@ -266,14 +263,13 @@ class Conductor:
         if not num_blocks:
             words = "nothing: the engine has none of the blocks any more"
             self.actions.end(action, "nothing", words)
-        until = self._clock() + patience_s(action.kind, wish.ttl_s)
-        self.actions.expect(action, until)
+        self.actions.expect(action, self._clock() + action.patience_s(wish.ttl_s))
 
     def _refused(self, wish: Wish, error: WarmrouteError) -> None:
         self.num_failures += 1
-        note = wish.item.note
-        if isinstance(note, Action) and wish.kind != "replicate":
-            self.actions.end(note, "failed", f"failed: {error}")
+        if wish.kind != "replicate":
+            for action in waiting(wish.item)[:1]:
+                self.actions.end(action, "failed", f"failed: {error}")
 
     def _failed(self, event: str) -> None:
         self.num_failures += 1

@@ -35,6 +35,7 @@ async def engine(plugged: Plugged) -> AsyncIterator[PluginEngine]:
     assert await engine.is_whole()
     await engine.kv("budget", LATER)
     yield engine
+    await post(engine, "resume")  # a test that failed may have left it paused
     await engine.kv("budget", FULL)
     await nothing_is_left(engine)
 
@@ -74,6 +75,12 @@ async def position(engine: PluginEngine, name: str) -> int:
     return next((at for inside, at in found.items() if name in inside), 0)
 
 
+async def runs(engine: PluginEngine, name: str, task: asyncio.Task[Any]) -> None:
+    """Wait until some of a request is computed, and it has not ended."""
+    while not await position(engine, name):
+        assert not task.done(), f"{name} ended before anyone saw it run"
+
+
 async def pause(engine: PluginEngine) -> None:
     await post(engine, "pause?mode=keep&clear_cache=false")
 
@@ -91,12 +98,14 @@ async def test_what_was_restored_is_what_was_there(
     await answer(engine, tokens, 1)  # from here on all but the end of it is cached
     _, alone = await answer(engine, tokens, 600)
     name = f"restored-{arm}"
-    other = asyncio.create_task(engine.complete(prompt("beside", 40), 2_000))
-    await run_together(engine, 1, [other])
+    other = asyncio.create_task(
+        engine.complete(prompt("beside", 40), 2_000, request_id=f"beside-{arm}")
+    )
+    await runs(engine, f"beside-{arm}", other)
     task = asyncio.create_task(
         engine.complete(tokens, 600, logprobs=1, return_token_ids=True, request_id=name)
     )
-    await run_together(engine, 2, [task])
+    await runs(engine, name, task)
     await pause(engine)
     if arm == "untouched":
         other.cancel()
@@ -139,7 +148,7 @@ async def test_from_then_on_attention_sees_all_of_it(engine: PluginEngine) -> No
             tokens, 300, logprobs=1, return_token_ids=True, request_id="seen-again"
         )
     )
-    await run_together(engine, 8, [task])
+    await runs(engine, "seen-again", task)
     while await position(engine, "seen-again") < len(tokens) + 60:
         assert not task.done()
     await pause(engine)
@@ -268,9 +277,9 @@ async def test_what_cannot_be_restored_is_refused(
     engine: PluginEngine, body: dict[str, Any], told: tuple[int, str]
 ) -> None:
     task = asyncio.create_task(
-        engine.complete(prompt("small", 100), 500, request_id="small")
+        engine.complete(prompt("small", 100), 1_900, request_id="small")
     )
-    await run_together(engine, 1, [task])
+    await runs(engine, "small", task)
     status, found = await engine.ask("restore", body)
     assert (status, found["error"]["code"]) == told
     task.cancel()

@@ -25,6 +25,8 @@ class FakeEngines:
         self.held: dict[str, set[int]] = {}
         self.error: Exception | None = None
         self.keys: dict[int, list[int]] = {}
+        self.below: list[int] = []
+        self.num_below = 0
         self.arrived = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -51,7 +53,11 @@ class FakeEngines:
         return self.keys[item.tail]
 
     def lower(self, item: Item) -> list[int]:
-        return []
+        return self.below
+
+    async def restore(self, name: str, keys: list[int]) -> int:
+        num_brought, self.num_below = self.num_below, 0
+        return num_brought
 
     def can(self, name: str, verb: str) -> bool:
         return True
@@ -125,6 +131,21 @@ class TestShare:
         assert item.held_until == 0.0
         (action,) = led.conductor.actions
         assert action.outcome == "refused in part: 3 of 5 blocks kept"
+
+    async def test_all_that_was_done_for_a_turn_is_judged_by_it(self) -> None:
+        """Events are late: what is back already is asked for once more."""
+        led = Led(FakeEngines(), capacity=100 * 16 * 4)
+        item, plan = talk(1, 5, 0), led.conductor.plan
+        led.engines.below, led.engines.num_below = [4, 5], 2
+        await led.keep(item, [1, 2, 3])
+        await led.keep(item, [1, 2, 3])
+        led.engines.below = []
+        await led.keep(item, [1, 2, 3, 4, 5])
+        again = {"ends": (), "fresh_tokens": 0, "cached_tokens": 80}
+        plan._came(item, Turn(9.0, "a", 1, 5, 16, 5, 1, **again))  # type: ignore[arg-type]
+        kept, nothing, brought = led.conductor.actions
+        assert kept.outcome == brought.outcome == "hit: 80 of 80 tokens were cached"
+        assert nothing.verdict == "nothing"
 
     async def test_what_a_stop_cuts_off_has_an_outcome_and_is_counted(self) -> None:
         led = Led(FakeEngines(), capacity=100 * 16 * 4)

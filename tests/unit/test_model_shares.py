@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.model_rig import (
@@ -37,6 +37,7 @@ EMPTY = Batch(*(np.zeros(0, np.int32) for _ in range(3)), [], np.zeros(0, np.int
     st.integers(1, 5),
     st.integers(0, 99),
 )
+@example([3], 3, 0)  # an empty share between two rows of one sequence
 @settings(max_examples=50)
 def test_shares_are_the_rows_of_the_batch_in_order(
     lengths: list[int], count: int, seed: int

@@ -59,7 +59,7 @@ def _share(batch: Batch, start: int, stop: int) -> Share:
         [
             _part(one, start, stop)
             for one in batch.sequences
-            if one.start < stop and one.start + one.count > start
+            if max(one.start, start) < min(one.start + one.count, stop)
         ],
         batch.sample_rows[:0],
     )
