@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from engines.test_vllm_plugin_budget import (
     refer,
     run_together,
 )
+from engines.vllm_plugin_pace import pause, position, post, runs, slowly, worker
 from engines.vllm_plugin_rig import BLOCK, PluginEngine, prompt
 from engines.vllm_plugin_shared import Plugged
 
@@ -46,6 +47,12 @@ async def copied(engine: PluginEngine) -> int:
     return held
 
 
+async def until_copied(engine: PluginEngine) -> None:
+    async with asyncio.timeout(30):
+        while not await copied(engine):
+            pass
+
+
 async def nothing_is_left(engine: PluginEngine) -> None:
     """Wait for the step behind the last request; then there is neither copy nor use."""
     async with asyncio.timeout(30):
@@ -54,35 +61,6 @@ async def nothing_is_left(engine: PluginEngine) -> None:
     await engine.complete(prompt("pulse", 40))
     assert await worker(engine, "count_copies") == {"blocks": 0}
     assert await engine.is_whole()
-
-
-async def post(engine: PluginEngine, path: str, body: Any = None) -> Any:
-    async with engine.http.post(f"{engine.url}/{path}", json=body) as response:
-        assert response.status == 200, await response.text()
-        return await response.json()
-
-
-async def worker(engine: PluginEngine, method: str) -> dict[str, int]:
-    """Have the worker do what only tests ask for."""
-    told = await post(engine, "collective_rpc", {"method": method})
-    found: dict[str, int] = told["results"][0]
-    return found
-
-
-async def position(engine: PluginEngine, name: str) -> int:
-    """Return which token of a request was computed last."""
-    found = await worker(engine, "last_positions")
-    return next((at for inside, at in found.items() if name in inside), 0)
-
-
-async def runs(engine: PluginEngine, name: str, task: asyncio.Task[Any]) -> None:
-    """Wait until some of a request is computed, and it has not ended."""
-    while not await position(engine, name):
-        assert not task.done(), f"{name} ended before anyone saw it run"
-
-
-async def pause(engine: PluginEngine) -> None:
-    await post(engine, "pause?mode=keep&clear_cache=false")
 
 
 async def restore(engine: PluginEngine, name: str, **fields: Any) -> dict[str, Any]:
@@ -98,15 +76,18 @@ async def test_what_was_restored_is_what_was_there(
     await answer(engine, tokens, 1)  # from here on all but the end of it is cached
     _, alone = await answer(engine, tokens, 600)
     name = f"restored-{arm}"
-    other = asyncio.create_task(
-        engine.complete(prompt("beside", 40), 2_000, request_id=f"beside-{arm}")
-    )
-    await runs(engine, f"beside-{arm}", other)
-    task = asyncio.create_task(
-        engine.complete(tokens, 600, logprobs=1, return_token_ids=True, request_id=name)
-    )
-    await runs(engine, name, task)
-    await pause(engine)
+    async with slowly(engine):
+        other = asyncio.create_task(
+            engine.complete(prompt("beside", 40), 2_000, request_id=f"beside-{arm}")
+        )
+        await runs(engine, f"beside-{arm}", other)
+        task = asyncio.create_task(
+            engine.complete(
+                tokens, 600, logprobs=1, return_token_ids=True, request_id=name
+            )
+        )
+        await runs(engine, name, task)
+        await pause(engine)
     if arm == "untouched":
         other.cancel()
     else:
@@ -129,29 +110,28 @@ async def give_back(engine: PluginEngine, name: str, other: asyncio.Task[Any]) -
     told = await restore(engine, name, hold_tokens=4 * BLOCK)
     assert told == {"changed": 0, "named": 0}
     other.cancel()
-    async with asyncio.timeout(30):
-        while not await copied(engine):
-            pass
+    await until_copied(engine)
 
 
 async def test_from_then_on_attention_sees_all_of_it(engine: PluginEngine) -> None:
     """Tokens in between saw the holes, and count with what they made of them."""
     await engine.kv("budget", {**LATER, "tokens": 4 * BLOCK})
     tokens = prompt("seen-again", 10 * BLOCK + 7)
-    others = [
-        asyncio.create_task(engine.complete(prompt(f"by-{n}", 600 + n), 300))
-        for n in range(7)
-    ]
-    await run_together(engine, 7, others)
-    task = asyncio.create_task(
-        engine.complete(
-            tokens, 300, logprobs=1, return_token_ids=True, request_id="seen-again"
+    async with slowly(engine):
+        others = [
+            asyncio.create_task(engine.complete(prompt(f"by-{n}", 600 + n), 300))
+            for n in range(7)
+        ]
+        await run_together(engine, 7, others)
+        task = asyncio.create_task(
+            engine.complete(
+                tokens, 300, logprobs=1, return_token_ids=True, request_id="seen-again"
+            )
         )
-    )
-    await runs(engine, "seen-again", task)
-    while await position(engine, "seen-again") < len(tokens) + 60:
-        assert not task.done()
-    await pause(engine)
+        await runs(engine, "seen-again", task)
+        while await position(engine, "seen-again") < len(tokens) + 60:
+            assert not task.done()
+        await pause(engine)
     at = await position(engine, "seen-again")
     assert at < len(tokens) + 240
     told = await restore(engine, "cmpl-seen-again")
@@ -179,11 +159,10 @@ async def test_a_request_holds_what_it_was_told_to_from_then_on(
     """Of eleven blocks nine are gone; with six allowed the newest four return."""
     await engine.kv("budget", {"method": "window", "tokens": 64, "host_bytes": MUCH})
     tokens = prompt("told", 10 * BLOCK + 7)
-    task = asyncio.create_task(engine.complete(tokens, 800, request_id="told"))
-    async with asyncio.timeout(30):
-        while not await copied(engine):
-            pass
-    await pause(engine)
+    async with slowly(engine):
+        task = asyncio.create_task(engine.complete(tokens, 800, request_id="told"))
+        await until_copied(engine)
+        await pause(engine)
     block_bytes = (
         await copied(engine) // (await worker(engine, "count_copies"))["blocks"]
     )
@@ -203,16 +182,19 @@ async def test_copies_stay_below_their_cap(engine: PluginEngine) -> None:
     assert (status, told["error"]["code"]) == (400, "invalid_kv_budget")
     block_bytes = int(told["error"]["message"].split("allowed here: ")[1].split(",")[0])
     await engine.kv("budget", {**budget, "host_bytes": 3 * block_bytes + 1})
-    tasks = [
-        asyncio.create_task(
-            engine.complete(prompt(f"capped-{n}", 300), 600, request_id=f"capped-{n}")
-        )
-        for n in range(2)
-    ]
-    async with asyncio.timeout(30):
-        while not await copied(engine):
-            pass
-    await pause(engine)
+    async with slowly(engine):
+        tasks = [
+            asyncio.create_task(
+                engine.complete(
+                    prompt(f"capped-{n}", 300), 600, request_id=f"capped-{n}"
+                )
+            )
+            for n in range(2)
+        ]
+        for n, task in enumerate(tasks):
+            await runs(engine, f"capped-{n}", task)
+        await until_copied(engine)
+        await pause(engine)
     assert await copied(engine) == 3 * block_bytes
     assert await worker(engine, "count_copies") == {"blocks": 3}
     brought = [await restore(engine, f"capped-{n}") for n in range(2)]
@@ -228,33 +210,39 @@ async def test_a_batch_that_is_restored_while_it_runs_leaves_nothing(
     """Five with a common prefix beside three that outgrow the pool; two are aborted."""
     before = await engine.metric("vllm:num_preemptions_total")
     await engine.kv("budget", FULL)
-    large = [
-        asyncio.create_task(engine.complete(prompt(f"l{n}", 20 * BLOCK), 1_100))
-        for n in range(3)
-    ]
-    await run_together(engine, 3, large)
-    await engine.kv("budget", {**LATER, "tokens": 6 * BLOCK})
-    shared, chance = prompt("batch", 5 * BLOCK), random.Random(0)
-    tasks = [
-        asyncio.create_task(
-            engine.complete(
-                shared + prompt(f"b{n}", 5 * BLOCK + n), 1_000, request_id=f"b{n}"
-            )
-        )
-        for n in range(5)
-    ]
-    await run_together(engine, 8, [*large, *tasks])
     brought, refused = 0, set[str]()
-    while not all(task.done() for task in tasks):
-        held = chance.choice([None, 8 * BLOCK, 16 * BLOCK])
-        fields = {} if held is None else {"hold_tokens": held}
-        name = f"b{chance.randrange(5)}"
-        status, told = await engine.ask("restore", {"request_id": name, **fields})
-        brought += told["changed"] if status == 200 else 0
-        refused |= {told["error"]["code"]} if status != 200 else set()
-        if brought > 40:
-            tasks[0].cancel()
-            tasks[2].cancel()
+
+    async def restore_some(until: Callable[[], bool]) -> None:
+        nonlocal brought
+        while not until():
+            held = chance.choice([None, 8 * BLOCK, 16 * BLOCK])
+            fields = {} if held is None else {"hold_tokens": held}
+            name = f"b{chance.randrange(5)}"
+            status, told = await engine.ask("restore", {"request_id": name, **fields})
+            brought += told["changed"] if status == 200 else 0
+            refused.update([told["error"]["code"]] if status != 200 else [])
+
+    async with slowly(engine):
+        large = [
+            asyncio.create_task(engine.complete(prompt(f"l{n}", 20 * BLOCK), 1_100))
+            for n in range(3)
+        ]
+        await run_together(engine, 3, large)
+        await engine.kv("budget", {**LATER, "tokens": 6 * BLOCK})
+        shared, chance = prompt("batch", 5 * BLOCK), random.Random(0)
+        tasks = [
+            asyncio.create_task(
+                engine.complete(
+                    shared + prompt(f"b{n}", 5 * BLOCK + n), 1_000, request_id=f"b{n}"
+                )
+            )
+            for n in range(5)
+        ]
+        await run_together(engine, 8, [*large, *tasks])
+        await restore_some(lambda: brought > 40 or any(task.done() for task in tasks))
+        tasks[0].cancel()
+        tasks[2].cancel()
+    await restore_some(lambda: all(task.done() for task in tasks))
     await asyncio.gather(*large)
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(isinstance(one, BaseException) for one in done) == 2
@@ -276,12 +264,13 @@ async def test_a_batch_that_is_restored_while_it_runs_leaves_nothing(
 async def test_what_cannot_be_restored_is_refused(
     engine: PluginEngine, body: dict[str, Any], told: tuple[int, str]
 ) -> None:
-    task = asyncio.create_task(
-        engine.complete(prompt("small", 100), 1_900, request_id="small")
-    )
-    await runs(engine, "small", task)
-    status, found = await engine.ask("restore", body)
-    assert (status, found["error"]["code"]) == told
-    task.cancel()
-    await asyncio.wait([task])
+    async with slowly(engine):
+        task = asyncio.create_task(
+            engine.complete(prompt("small", 100), 1_900, request_id="small")
+        )
+        await runs(engine, "small", task)
+        status, found = await engine.ask("restore", body)
+        assert (status, found["error"]["code"]) == told
+        task.cancel()
+        await asyncio.wait([task])
     assert (await engine.kv("capabilities"))["running"] == {"restore": True}

@@ -1,5 +1,7 @@
 """Runs beside a worker of vLLM: spoils copies, and looks inside. Of the tests alone."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -26,3 +28,19 @@ class Spoiler:
     def last_positions(self) -> dict[str, int]:
         requests = self.model_runner.requests
         return {name: one.num_computed_tokens for name, one in requests.items()}
+
+    def slow_down(self, step_s: float) -> dict[str, float]:
+        """Have each step take so much longer from now on, as a large model does."""
+        runner = self.model_runner
+        runner.__dict__.pop("execute_model", None)
+        if step_s:
+            runner.execute_model = _slowed(runner.execute_model, step_s)
+        return {"step_s": step_s}
+
+
+def _slowed(step: Callable[..., Any], step_s: float) -> Callable[..., Any]:
+    def execute_model(*arguments: Any, **options: Any) -> Any:
+        time.sleep(step_s)
+        return step(*arguments, **options)
+
+    return execute_model
