@@ -2,6 +2,9 @@
 
 CAPACITIES_M = (1, 3, 6, 12)
 
+TREES = frozenset({"lrfu"})
+"""Policies that were trees there: they never gave up a block of the prompt at hand."""
+
 IDEAL = {"conversation": 36.64, "agentic": 96.04}
 
 HITS: dict[str, dict[str, tuple[float, ...]]] = {

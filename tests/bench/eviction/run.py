@@ -18,7 +18,7 @@ from pathlib import Path
 
 import generated
 import traces
-from published import CAPACITIES_M, IDEAL, published
+from published import CAPACITIES_M, IDEAL, TREES, published
 from replay import Cache, Pool, TraceClock, bound_percent, hit_percent, ideal_percent
 from traces import BLOCK, DataMissing, Request
 
@@ -52,9 +52,14 @@ def read_arguments() -> argparse.Namespace:
         "--capacities", nargs="+", type=float, default=list(CAPACITIES_M),
         help="millions of tokens (default: 1 3 6 12)",
     )  # fmt: skip
-    parser.add_argument(
+    memory = parser.add_mutually_exclusive_group()
+    memory.add_argument(
         "--held", action="store_true", help="requests hold their blocks, as in a pool"
     )
+    memory.add_argument(
+        "--beside", action="store_true",
+        help="no policy has the prompt at hand held (default: as the first simulator)",
+    )  # fmt: skip
     parser.add_argument(
         "--draw", type=int, default=traces.SESSION_SEED,
         help="seed that draws the agents' sessions (default: %(default)s)",
@@ -72,6 +77,12 @@ def requests_of(trace: str, arguments: argparse.Namespace) -> list[Request]:
     if trace == "agentic":
         return traces.agentic(arguments.data, arguments.draw)
     return GENERATED[trace]()
+
+
+def cache_kind(policy: str, arguments: argparse.Namespace) -> type[Cache]:
+    """Say whether requests hold their blocks: by default, where the first run's did."""
+    as_tree = policy in TREES and not arguments.beside
+    return Pool if arguments.held or as_tree else Cache
 
 
 def build(name: str, capacity: int, clock: TraceClock) -> BlockEviction:
@@ -133,7 +144,6 @@ def print_means(table: Table, policies: Sequence[str]) -> None:
 def main() -> int:
     arguments = read_arguments()
     policies = arguments.policies or [*evictions.names(), BOUND]
-    kind = Pool if arguments.held else Cache
     table: Table = {}
     try:
         for trace in arguments.traces:
@@ -141,6 +151,7 @@ def main() -> int:
             rows = table[trace] = {name: {} for name in policies}
             for name, size in product(policies, arguments.capacities):
                 label = f"{trace} {name} {size:g} M"
+                kind = cache_kind(name, arguments)
                 rows[name][size] = measure(name, requests, size, kind, label)
             print_table(trace, rows, ideal_percent(requests))
     except (DataMissing, PolicyError) as error:

@@ -12,8 +12,8 @@ SMALL_BLOCK = 64
 WARM_SHARE = 0.75
 
 NUM_SESSIONS = 160
-SESSION_SEED = 424
-SESSION_GAP_S = 45.0
+SESSION_SEED = 3371
+BEGIN_WITHIN_S = 7200.0
 LONGEST_THINK_S = 120.0
 
 
@@ -58,16 +58,18 @@ def conversation(folder: Path) -> list[Request]:
 def agentic(folder: Path, seed: int = SESSION_SEED) -> list[Request]:
     """Read 160 coding-agent sessions, drawn by *seed*, and let them run side by side.
 
-    One begins every 45 s. A turn comes when the answer before it took the time that
-    it took, and the agent or its user thought as long as they did, 120 s at most.
+    They begin at random within two hours. A turn comes when the answer before it took
+    the time that it took, and the agent or its user thought as long as they did, 120 s
+    at most.
     """
     lines = read_lines(folder, "agentic_coding.jsonl")
-    chosen = random.Random(seed).sample(range(len(lines)), NUM_SESSIONS)
+    rng = random.Random(seed)
+    chosen = rng.sample(range(len(lines)), NUM_SESSIONS)
     ids: dict[tuple[object, ...], int] = {}
     requests: list[Request] = []
-    for place, number in enumerate(chosen):
+    for number in chosen:
         session = json.loads(lines[number])
-        requests += _session(session, place * SESSION_GAP_S, ids)
+        requests += _session(session, rng.uniform(0.0, BEGIN_WITHIN_S), ids)
     return sorted(requests, key=lambda one: one.time_s)
 
 
