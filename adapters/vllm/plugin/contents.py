@@ -1,7 +1,7 @@
 """What every cached block of an engine is made of.
 
 vLLM's pool keeps a block's hash but neither its tokens nor its parent. Both are noted
-here when a block is cached, which costs about a microsecond a block. A note is
+here when a block is cached, which costs some microseconds a block. A note is
 kept while some page may still hold the block, so their number is that of the pages.
 """
 
