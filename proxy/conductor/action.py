@@ -2,9 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from warmroute.policies.conducting.item import Item, Kind, Turn
+from warmroute.policies.errors import WarmrouteError
 
 MAX_ACTIONS = 1000
 _DEMOTED_S = 60.0
@@ -124,6 +126,17 @@ class Actions:
         """Note the outcome of an action that is not waited for."""
         action.end(verdict, words)
         self._count(action)
+
+    @contextmanager
+    def attempt(self, action: Action) -> Iterator[None]:
+        """End an action that fails within the block; what it raised goes on."""
+        try:
+            yield
+        except Exception as error:
+            is_told = isinstance(error, WarmrouteError)
+            fault = error if is_told else "a fault of the conductor"
+            self.end(action, "failed", f"failed: {fault}")
+            raise
 
     def expect(self, action: Action, until: float) -> None:
         """Let an action be judged at a time, if it has no outcome by then.

@@ -181,8 +181,8 @@ class Conductor:
         for wish in wishes:
             try:
                 await self._do(wish)
-            except WarmrouteError as error:
-                self._refused(wish, error)
+            except WarmrouteError:
+                self.num_failures += 1
             except Exception:
                 self._failed("conductor_action_failed")
 
@@ -201,7 +201,8 @@ class Conductor:
         lower = self._deeds.lower(item)
         if lower and self._may(wish.backend, "restore"):
             action = self._begin("restore", wish)
-            num_blocks = await self._deeds.restore(wish.backend, lower)
+            with self.actions.attempt(action):
+                num_blocks = await self._deeds.restore(wish.backend, lower)
             self._done(action, item, wish, num_blocks)
         if wish.kind != "retain":
             return
@@ -213,7 +214,8 @@ class Conductor:
             return
         now = self._clock()
         action = renewed(item, now) or self._begin("retain", wish)
-        num_kept = await self._retainer.retain(wish.backend, keys, wish.ttl_s)
+        with self.actions.attempt(action):
+            num_kept = await self._retainer.retain(wish.backend, keys, wish.ttl_s)
         if num_kept < len(keys):
             kept = f"{num_kept} of {len(keys)} blocks kept"
             self.actions.end(action, "refused", f"refused in part: {kept}")
@@ -234,18 +236,17 @@ class Conductor:
             return
         action = self._begin("demote", wish)
         item.is_demoted = True
-        self._done(action, item, wish, await self._deeds.demote(wish.backend, keys))
+        with self.actions.attempt(action):
+            num_blocks = await self._deeds.demote(wish.backend, keys)
+        self._done(action, item, wish, num_blocks)
 
     async def _replicate(self, wish: Wish, shared: Shared) -> None:
         name = self._deeds.target(shared, self._clock())
         if name is None or not self._allowance.take():
             return
         action = self.actions.begin("replicate", shared, name, wish.reason)
-        try:
+        with self.actions.attempt(action):
             num_tokens = await self._deeds.replicate(shared, name, self._clock())
-        except WarmrouteError as error:
-            self.actions.end(action, "failed", f"failed: {error}")
-            raise
         self.num_copied_tokens += num_tokens
         self.actions.end(action, "copied", f"copied: {num_tokens} tokens")
         self.num_actions["replicate"] = self.num_actions.get("replicate", 0) + 1
@@ -264,12 +265,6 @@ class Conductor:
             words = "nothing: the engine has none of the blocks any more"
             self.actions.end(action, "nothing", words)
         self.actions.expect(action, self._clock() + action.patience_s(wish.ttl_s))
-
-    def _refused(self, wish: Wish, error: WarmrouteError) -> None:
-        self.num_failures += 1
-        if wish.kind != "replicate":
-            for action in waiting(wish.item)[:1]:
-                self.actions.end(action, "failed", f"failed: {error}")
 
     def _failed(self, event: str) -> None:
         self.num_failures += 1

@@ -26,6 +26,7 @@ class FakeEngines:
         self.error: Exception | None = None
         self.keys: dict[int, list[int]] = {}
         self.below: list[int] = []
+        self.restore_error: Exception | None = None
         self.num_below = 0
         self.arrived = asyncio.Event()
         self.may_answer = asyncio.Event()
@@ -56,6 +57,8 @@ class FakeEngines:
         return self.below
 
     async def restore(self, name: str, keys: list[int]) -> int:
+        if self.restore_error is not None:
+            raise self.restore_error
         num_brought, self.num_below = self.num_below, 0
         return num_brought
 
@@ -146,6 +149,37 @@ class TestShare:
         kept, nothing, brought = led.conductor.actions
         assert kept.outcome == brought.outcome == "hit: 80 of 80 tokens were cached"
         assert nothing.verdict == "nothing"
+
+    async def test_a_failure_is_that_of_the_action_that_failed(self) -> None:
+        led = Led(FakeEngines(), capacity=100 * 16 * 4)
+        item = talk(1, 5, 0)
+        await led.keep(item, [1, 2, 3, 4, 5])
+        led.engines.below, led.engines.num_below = [4, 5], 2
+        led.engines.error = BackendUnavailable("it is gone")
+        with pytest.raises(BackendUnavailable):
+            await led.keep(item, [1, 2, 3, 4, 5])
+        brought, kept = led.conductor.actions
+        assert (brought.kind, brought.verdict) == ("restore", None)
+        assert (kept.kind, kept.outcome) == ("retain", "failed: it is gone")
+
+    @pytest.mark.parametrize(
+        ("error", "outcome"),
+        [
+            (ClientError(501, "c", "no"), "failed: no"),
+            (RuntimeError("a secret"), "failed: a fault of the conductor"),
+        ],
+    )
+    async def test_whatever_fails_it_has_an_outcome_and_is_counted(
+        self, error: Exception, outcome: str
+    ) -> None:
+        led = Led(FakeEngines(), capacity=100 * 16 * 4)
+        led.engines.below, led.engines.restore_error = [4, 5], error
+        led.engines.keys[1] = [1, 2, 3]
+        await led.conductor._do_all([Wish("restore", talk(1, 5, 0), "due")])
+        (action,) = led.conductor.actions
+        assert action.outcome == outcome
+        assert led.conductor.actions.counts == {("restore", "failed"): 1}
+        assert led.conductor.num_failures == 1
 
     async def test_what_a_stop_cuts_off_has_an_outcome_and_is_counted(self) -> None:
         led = Led(FakeEngines(), capacity=100 * 16 * 4)
