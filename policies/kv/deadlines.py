@@ -1,5 +1,6 @@
 """Until when each of many blocks is kept, and which is due next."""
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from warmroute.policies.kv.shards import Shards
@@ -69,18 +70,24 @@ class Deadlines:
             self._sift()
         return deadline
 
-    def pop_due(self, now: float) -> int | None:
-        """Take away a block that is due, if there is one; O(1) if not."""
-        while self.num_entries:
+    def due(self, now: float, at_most: int | None = None) -> Iterator[int]:
+        """Take away the blocks that are due, one by one; O(1) if none is.
+
+        Args:
+            now: Time.
+            at_most: Most entries that are looked at, stale ones included; the others
+                are left for the next call.
+        """
+        num_seen = 0
+        while self.num_entries and num_seen != at_most:
             heap = self._first()
             if heap[0][0] > now:
-                return None
-            entry = heappop(heap)
+                return
+            entry, num_seen = heappop(heap), num_seen + 1
             if self._is_live(entry):
                 del self._by_block.of(entry[2])[entry[2]]
                 self._num_blocks -= 1
-                return entry[2]
-        return None
+                yield entry[2]
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block has an entry. O(n)."""

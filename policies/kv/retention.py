@@ -1,6 +1,6 @@
 """Retention: keep prefixes resident for a while, within a share of the pool."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from warmroute.policies.errors import PolicyError
@@ -48,7 +48,8 @@ class Retention:
         pool: Whose blocks to hold; leave its `hold` to this object.
         cap_share: Largest share of the pool's pages that may be held, from 0 to 1.
         clock: Seconds that never go back.
-        at_most: Most blocks let go by one call; what is due beyond waits for the next.
+        at_most: Most deadlines that one call looks at; what is due beyond waits for
+            the next.
 
     Raises:
         PolicyError: The share is not one.
@@ -107,21 +108,29 @@ class Retention:
         Raises:
             PolicyError: The time is not positive.
         """
+        return sum(self.retain_in_slices(hashes, ttl_s, max(1, len(hashes))))
+
+    def retain_in_slices(
+        self, hashes: Sequence[int], ttl_s: float, at_once: int
+    ) -> Iterator[int]:
+        """Do what `retain` does, *at_once* blocks at a time.
+
+        All of them have one deadline, so that the tail is let go first here, too.
+
+        Yields:
+            After each slice, how many of its leading blocks are retained now. The
+            first slice that is not whole is the last.
+        """
         if not ttl_s > 0.0:
             raise PolicyError(f"retention: {ttl_s} seconds (allowed: more than 0)")
-        self.expire()
         deadline = self._clock() + ttl_s
-        num_resident = len(self._pool.lookup(hashes))
-        for depth, block_hash in enumerate(hashes[:num_resident]):
-            known = self._deadlines.get(block_hash)
-            if known is None:
-                if len(self._deadlines) >= self.cap_blocks:
-                    num_resident = depth
-                    break
-                self._pool.hold([block_hash])
-            if known is None or known < deadline:
-                self._deadlines.put(block_hash, deadline, depth)
-        return num_resident
+        for start in range(0, len(hashes), at_once):
+            self.expire()
+            some = hashes[start : start + at_once]
+            num_retained = self._retain(some, start, deadline)
+            yield num_retained
+            if num_retained < len(some):
+                return
 
     def release(self, hashes: Iterable[int]) -> int:
         """Let go of the named blocks, given head first; returns how many were kept."""
@@ -145,13 +154,21 @@ class Retention:
         """
         if now is None:
             now = self._clock()
-        count = 0
-        while count != self._at_most:
-            block_hash = self._deadlines.pop_due(now)
-            if block_hash is None:
-                break
-            count += self._pool.unhold([block_hash])
-        return count
+        due = self._deadlines.due(now, self._at_most)
+        return sum(self._pool.unhold([block_hash]) for block_hash in due)
+
+    def _retain(self, hashes: Sequence[int], start: int, deadline: float) -> int:
+        """Keep the leading resident blocks of a slice that begins at depth *start*."""
+        num_resident = len(self._pool.lookup(hashes))
+        for at, block_hash in enumerate(hashes[:num_resident]):
+            known = self._deadlines.get(block_hash)
+            if known is None:
+                if len(self._deadlines) >= self.cap_blocks:
+                    return at
+                self._pool.hold([block_hash])
+            if known is None or known < deadline:
+                self._deadlines.put(block_hash, deadline, start + at)
+        return num_resident
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every invariant holds. O(n)."""

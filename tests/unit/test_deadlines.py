@@ -11,8 +11,8 @@ def test_what_is_due_together_goes_from_the_tail() -> None:
     for depth, block in enumerate((7, 8, 9)):
         deadlines.put(block, 5.0, depth)
     assert deadlines.next_due == 5.0
-    assert deadlines.pop_due(4.9) is None
-    assert [deadlines.pop_due(5.0) for _ in range(4)] == [9, 8, 7, None]
+    assert [*deadlines.due(4.9)] == []
+    assert [*deadlines.due(5.0)] == [9, 8, 7]
     assert deadlines.next_due is None
 
 
@@ -35,8 +35,21 @@ def test_one_that_is_put_off_again_and_again_leaves_little() -> None:
     for turn in range(10_000):
         deadlines.put(turn % 100, float(turn), 0)
         assert deadlines.num_entries <= 3 * 100 + 64
-    assert deadlines.pop_due(9_899.5) is None
-    assert deadlines.pop_due(9_900.0) == 0
+    assert [*deadlines.due(9_899.5)] == []
+    assert [*deadlines.due(9_900.0)] == [0]
+
+
+def test_no_call_passes_over_many_that_were_put_off() -> None:
+    deadlines = Deadlines()
+    for deadline in (10.0, 60.0):
+        for block in range(1_000):
+            deadlines.put(block, deadline, 0)
+    before = deadlines.num_entries
+    assert [*deadlines.due(10.0, at_most=100)] == []
+    assert before - deadlines.num_entries == 100
+    assert deadlines.next_due == 10.0  # more of it is left for the next call
+    assert len([*deadlines.due(60.0, at_most=1_000)]) == 100
+    assert len([*deadlines.due(60.0)]) == 900
 
 
 @given(
@@ -60,7 +73,7 @@ def test_agrees_with_a_dict(steps: list[tuple[str, int, int]]) -> None:
             assert deadlines.pop(block) == model.pop(block, None)
         else:
             now += 0.1 * amount
-            found = deadlines.pop_due(now)
+            found = next(deadlines.due(now), None)
             expected = min(model.values(), default=now + 1)
             assert (found is None) == (expected > now)
             if found is not None:

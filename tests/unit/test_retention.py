@@ -61,6 +61,13 @@ class TestRetention:
         assert retention.expire(160.0) == 3
         assert pool.policy.resident() == [12, 11, 10]
 
+    def test_the_cap_ends_the_slices(self):
+        pool = cached(9, CHAINS[0], CHAINS[1])
+        retention = Retention(pool, clock=FakeClock())
+        retention.retain(CHAINS[1], 60.0)
+        assert [*retention.retain_in_slices(CHAINS[0], 60.0, 2)] == [2, 0]
+        assert [*retention.retain_in_slices([99, 98, 97], 60.0, 2)] == [0]
+
     def test_the_cap_cuts_the_tail(self):
         """No more than its share of the pool is retained, and of that the head."""
         pool = cached(9, *CHAINS[:2])

@@ -189,6 +189,33 @@ class TestRetain:
         assert (retention.expire(), retention.due_s) == (3, 0.0)
         assert (retention.expire(), retention.due_s) == (1, None)
 
+    def test_what_was_put_off_is_passed_over_some_at_a_time(self, rig: Rig) -> None:
+        rig.send(1, 8)
+        holds = PoolHolds(rig.pool, rig.contents)
+        retention = Retention(holds, 1.0, clock=lambda: rig.time, at_most=3)
+        for ttl_s in (10.0, 60.0):
+            assert retention.retain(keys(1, 8), ttl_s) == 8
+        rig.time = 10.0
+        before = retention._deadlines.num_entries
+        assert retention.expire() == 0
+        assert before - retention._deadlines.num_entries == 3
+        assert retention.due_s == 0.0
+
+    def test_in_slices_it_is_let_go_from_the_tail_as_well(self, rig: Rig) -> None:
+        """However long those take: the tail is of no use without the head."""
+        rig.send(1)
+        holds = PoolHolds(rig.pool, rig.contents)
+        retention = Retention(holds, 1.0, clock=lambda: rig.time, at_most=1)
+        for num_retained in retention.retain_in_slices(keys(1), 5.0, 2):
+            assert num_retained == 2
+            rig.time += 1.0
+        rig.time = 6.0
+        while retention.expire():
+            pass
+        pages = rig.pool.free_block_queue.get_all_free_blocks()[-4:]
+        held = [page.block_hash for page in pages]
+        assert held == [one + bytes(4) for one in prompt(1).block_hashes[::-1]]
+
     def test_survives_a_full_pool_until_it_is_due(self, rig: Rig) -> None:
         holds = PoolHolds(rig.pool, rig.contents)
         retention = Retention(holds, 0.5, clock=lambda: rig.time)

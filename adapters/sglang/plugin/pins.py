@@ -130,10 +130,7 @@ class Pins:
 
     def expire(self) -> None:
         """Let go of some of what is due. O(1) if nothing is."""
-        for _ in range(_EXPIRED_AT_ONCE):
-            node_id = self._deadlines.pop_due(self._clock())
-            if node_id is None:
-                return
+        for node_id in self._deadlines.due(self._clock(), _EXPIRED_AT_ONCE):
             self._let_go(self._pins[node_id])
 
     def _leading(

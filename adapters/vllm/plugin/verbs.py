@@ -144,12 +144,8 @@ class Verbs(EngineVerbs):
         """Keep the leading resident blocks of those named."""
         keys, ttl_s = named(arguments), cast(float, arguments["ttl_s"])
         num_retained = 0
-        for at in range(0, len(keys), SLICE):
-            some = keys[at : at + SLICE]
-            kept = self._retention.retain(some, ttl_s)
-            num_retained += kept
-            if kept < len(some):
-                break
+        for num in self._retention.retain_in_slices(keys, ttl_s, SLICE):
+            num_retained += num
             yield {}
         yield {
             "retained": num_retained,
