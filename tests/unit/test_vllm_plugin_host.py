@@ -115,6 +115,28 @@ class TestContents:
         assert len(rig.contents) == 18
         assert len(rig.contents._spilled) <= 18
 
+    def test_those_that_stay_there_for_good_let_the_others_be_forgotten(
+        self, rig: Rig
+    ) -> None:
+        """What the host has no more is found however much stands in front of it."""
+        for first in range(0, 240, 12):
+            tokens = list(range(first, first + 12))
+            for one in chain(tokens, SIZE):
+                rig.manager.put(one)
+            rig.send(tokens)
+        num_stay = len(rig.manager.chunks)
+        before: list[bytes] = []
+        for first in range(1_000, 20_000, 12):
+            tokens = list(range(first, first + 12))
+            names = chain(tokens, SIZE)
+            for one in names:
+                rig.manager.put(one)
+            rig.send(tokens)
+            for one in before:
+                rig.manager.chunks.pop(one + bytes(4))
+            before = names
+        assert len(rig.contents) <= 3 * num_stay
+
     def test_and_forgotten_when_the_host_drops_them(self, rig: Rig) -> None:
         keys = rig.send(TOKENS)
         for one in chain(TOKENS, SIZE):

@@ -166,7 +166,9 @@ class Contents:
         self._by_key.tables[hash(key) & LAST][key] = block_hash
         if old is not None and old != block_hash and not self.pages_of(old):
             self._left_its_pages(old)
-        if self._spilled:  # each note looks at one that is kept for the host
+        # Each note looks at two that are kept for the host: looking at as many as come
+        # would leave more and more, because those that stay are looked at again.
+        for _ in range(min(2, len(self._spilled))):
             spilled = self._spilled.popleft()
             del self._spilled_once.of(spilled)[spilled]
             self._left_its_pages(spilled)
