@@ -306,6 +306,25 @@ def test_many_that_are_due_go_some_at_a_time() -> None:
     assert (rig.locked(), rig.pins.due_s) == (set(), None)
 
 
+def test_what_the_engine_splits_while_it_is_looked_for_is_found() -> None:
+    """One of two long nodes is passed first; the other is split before it is."""
+    rig = Rig()
+    one, other = ([first, *range(10, 2_209)] for first in (1, 2))
+    rig.core.insert(one)
+    rig.core.insert(other)
+    keys, found = keys_of(one), dict[int, Any]()
+    looking = rig.tree.find(keys[:500], found)
+    next(looking)
+    assert not found
+    rig.core.insert([*one[:600], 7, 7])
+    rig.core.insert([*one[:200], 7, 7])
+    for _ in looking:
+        pass
+    assert list(found) == keys[:500]
+    for key, (node, page) in found.items():
+        assert rig.tree.keys(node)[page] == key
+
+
 def test_what_is_shortened_was_split_by_the_engine_meanwhile() -> None:
     rig = Rig()
     rig.core.insert(CHAIN)

@@ -120,12 +120,7 @@ class Tree:
         """
         some: list[tuple[Node, int, list[int]]] = []
         num_pages = 0
-        todo = list(self.core.root_node.children.values())
-        while todo:
-            node = todo.pop()
-            if not self.is_alive(node):
-                continue
-            todo.extend(node.children.values())
+        for node in self._in_order():
             hashes, seed = self.names(node)
             for at in range(0, len(hashes), _AT_ONCE):
                 keys = self.keys_named(hashes[at : at + _AT_ONCE], seed)
@@ -135,6 +130,25 @@ class Tree:
                     yield some
                     some, num_pages = [], 0
         yield some
+
+    def _in_order(self) -> Iterator[Node]:
+        """Yield all nodes but the root, those in front first, while the tree changes.
+
+        What the engine splits off in front of a node that waits for its turn is yielded
+        with it. What is new may be left out.
+        """
+        root = self.core.root_node
+        todo = [(node, root) for node in root.children.values()]
+        while todo:
+            last, parent = todo.pop()
+            if self.is_alive(last):
+                todo.extend((child, last) for child in last.children.values())
+                path: list[Node] = []
+                for node in self.path(last):
+                    if node is parent:
+                        break
+                    path.append(node)
+                yield from reversed(path)
 
     def cut(self, node: Node, num_pages: int) -> Node:
         """Split the first pages off a node; returns their new node.
