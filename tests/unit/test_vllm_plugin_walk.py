@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from unit.fake_clock import FakeClock
-from unit.fake_vllm_host import FakeManager
+from unit.fake_vllm_host import FakeChunks, FakeManager
 from unit.fake_vllm_pool import FakePool, FakeRequest
 
 from warmroute.adapters.kv_plugin.jobs import SLICE_S, Jobs
@@ -330,3 +330,22 @@ def test_a_walk_that_is_left_off_is_told_no_more(rig: Rig) -> None:
     walk.close()
     assert repr(rig.contents._walks) == "<Walks [Open: 0]>"
     assert set(vars(cache)) == {"_cache"}
+
+
+class SlottedChunks(FakeChunks):
+    """Those of another's policy, on which nothing can be put."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "evict":
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+def test_a_host_that_cannot_tell_leaves_everything_as_it_was(rig: Rig) -> None:
+    rig.manager._policy = SlottedChunks()
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="evict"):
+            next(rig.walk())
+        assert set(vars(rig.pool.cached_block_hash_to_block)) == {"_cache"}
+        assert "complete_store" not in vars(rig.manager)
+        assert rig.contents._walks._open == []

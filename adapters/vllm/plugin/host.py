@@ -67,10 +67,11 @@ class HostTier:
         manager = self._manager
         if self._before is not None:
             del manager.complete_store, manager._policy.evict
-        self._before = before
-        if before is not None:
-            manager.complete_store = _completing(manager.complete_store, before)
+        self._before = None
+        if before is not None:  # a policy of others may refuse, so it comes first
             manager._policy.evict = _evicting(manager._policy.evict, before)
+            manager.complete_store = _completing(manager.complete_store, before)
+        self._before = before
 
 
 def _completing(complete: Callable[..., None], before: Before) -> Callable[..., None]:

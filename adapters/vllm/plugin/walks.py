@@ -40,10 +40,10 @@ class Walks:
         walk = Walk(self._notes, cache, host)
         if not self._goes_through(cache):
             self._watch(cache)
-        if host is not None and not self._open:
-            host.tell(self.before)
         self._open.append(walk)
         try:
+            if host is not None and len(self._open) == 1:
+                host.tell(self.before)
             yield walk
         finally:
             self._open.remove(walk)
