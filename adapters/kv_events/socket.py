@@ -95,7 +95,7 @@ class EventSocket:
                 "(allowed: tcp://host:port with a free port of this machine where the "
                 "engine connects to it, or ipc://path)"
             ) from error
-        self._loop.add_reader(self._socket.fileno(), self._drain)
+        self._loop.add_reader(self._socket.fileno(), self.read)
         self._loop.add_reader(self._monitor.fileno(), self._drain_monitor)
         # ZMQ tells of what is new only after it was asked once.
         self._loop.call_soon(self._drain_monitor)
@@ -116,7 +116,7 @@ class EventSocket:
     def subscribe(self, topic: str) -> None:
         """Receive what begins with *topic*; empty is everything."""
         self._socket.setsockopt(zmq.SUBSCRIBE, topic.encode())
-        self._loop.call_soon(self._drain)
+        self._loop.call_soon(self.read)
 
     def close(self) -> None:
         """Stop receiving; safe to call again."""
