@@ -24,8 +24,10 @@ _M_MMAP_THRESHOLD = -3
 _MIB = 1 << 20
 _BACKLOG = 4096
 
-# A request leaves no cycles, so a collection finds next to nothing: look seldom.
-_THRESHOLDS = (10_000, 20, 50)
+# A request leaves no cycles, so a collection finds next to nothing: look seldom, and at
+# few objects at a time but for the full one, which comes as seldom as it may: what
+# announced blocks leave in the view is there to stay, and to walk it takes long.
+_THRESHOLDS = (2_500, 10, 400)
 
 
 def tune_allocator() -> None:

@@ -162,6 +162,27 @@ def test_what_exists_is_left_to_no_collector() -> None:
         gc.set_threshold(*before)
 
 
+def test_a_collection_walks_few_objects_however_many_are_kept() -> None:
+    """Each object that stays is walked a few thousand at a time, not all at once."""
+    before, kept, walked = gc.get_threshold(), [], []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            young = range(info["generation"] + 1)
+            walked.append(sum(len(gc.get_objects(generation=one)) for one in young))
+
+    try:
+        tune_collector()
+        gc.callbacks.append(note)
+        kept.extend([] for _ in range(150_000))
+    finally:
+        gc.callbacks.remove(note)
+        gc.unfreeze()
+        gc.set_threshold(*before)
+    assert len(walked) >= 50
+    assert max(walked) < 35_000
+
+
 def test_a_low_file_limit_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
