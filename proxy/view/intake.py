@@ -63,8 +63,12 @@ class Intake:
 
     def wipe(self) -> None:
         """Forget what waits, and all that was entered."""
-        self._pieces.clear()
+        self.drop()
         self.track.wipe(self._stamp())
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self._pieces.clear()
 
     def enter(self) -> None:
         """Enter the next piece."""

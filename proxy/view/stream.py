@@ -168,6 +168,7 @@ class Stream:
         """Enter nothing any more, whatever is under way."""
         self._turns.leave(self)
         self._inbox.clear()
+        self._intake.drop()
         if self._task is not None:
             self._task.cancel()
 

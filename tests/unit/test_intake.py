@@ -3,16 +3,19 @@
 import asyncio
 from array import array
 from collections import deque
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute.adapters.kv_events.address import EventAddress
 from warmroute.adapters.kv_events.wire import Removed, Stored, cut, decode
 from warmroute.policies.kv.blocks import hash_tokens
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.proxy.view.intake import Intake
+from warmroute.proxy.view.stream import Stream
 from warmroute.proxy.view.track import Track
 from warmroute.proxy.view.turns import Turns
 
@@ -233,3 +236,30 @@ def test_a_part_of_blocks_hangs_behind_the_one_before(count: int) -> None:
     assert [one.parent_block_hash for one in parts] == list(range(4, 10, count))
     assert all(one.is_sound for one in parts)
     assert all(len(one.extra_keys or ()) == count for one in parts)
+
+
+async def test_a_stream_that_what_it_enters_has_stopped_enters_no_more() -> None:
+    """What waited would go to a backend that is mirrored, or is another one by then."""
+    index = PrefixIndex()
+    tiers = {one: index.add_holder("a", one) for one in ("gpu", "host", "disk")}
+    stopped_at: list[int] = []
+
+    def stop() -> None:
+        stopped_at.append(index.blocks(tiers["gpu"]))
+        stream.stop()
+
+    async def replay(address: str, first: int) -> AsyncIterator[tuple[int, bytes]]:
+        raise AssertionError("nothing is missing")
+        yield 0, b""
+
+    track = Track(index, tiers, lambda *_: 1, lambda _: None, stop)
+    turns, address = Turns(), EventAddress("tcp://127.0.0.1:9")
+    stream = Stream("a", address, track, replay, None, float, turns=turns)
+    blocks = [stored(at, 1) for at in range(1, 1_001)]
+    stream.received(0, packed(Removed([5_000], "GPU"), *blocks))
+    for _ in range(1_000):  # turns of the loop; all would be entered in a few
+        await asyncio.sleep(0)
+
+    assert len(stopped_at) == 1
+    assert index.blocks(tiers["gpu"]) == stopped_at[0] < 100
+    assert not stream.is_catching_up
