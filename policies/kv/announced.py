@@ -157,8 +157,10 @@ class Announced(Tree):
         if held < end:
             self.name(run, holder, keys[held - at :] if held > at else keys)
             keys = keys[: held - at]
-        extra = self.holders.all[holder].extra
-        for key in keys:
+        extra, names = self.holders.all[holder].extra, (run.keys or {})[holder][at:]
+        for key, name in zip(keys, names, strict=False):
+            if key != name:  # of several names of a block only the first one counts
+                continue
             num_extra = extra.get(key, 0)
             extra[key] = num_extra + 1
             if not num_extra:

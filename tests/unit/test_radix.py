@@ -49,6 +49,18 @@ class TestPrefixIndex:
         ]
         assert [gpu(index, "b", long_chain(seed, 4)) for seed in (2, 3)] == [0, 4]
 
+    def test_a_second_name_of_a_block_leaves_nothing_behind(self):
+        """It goes with its first one, and nothing is counted that cannot go."""
+        index = PrefixIndex()
+        a = index.add_holder("a")
+        empty = index.num_bytes
+        index.store(a, None, [1, 2, 3], long_chain(1, 3), 16, 1.0)
+        index.store(a, None, [1, 8, 9], long_chain(1, 3), 16, 2.0)
+        assert not index.remove_block(a, 9)
+        assert [index.remove_block(a, key) for key in (3, 2, 1, 1)] == [True] * 4
+        index.check_integrity()
+        assert (index.blocks(a), index.num_bytes) == (0, empty)
+
     def test_insert_larger_than_the_cap_keeps_its_head(self):
         """Of a prompt that does not fit, the leading blocks stay."""
         index = PrefixIndex(10_000)
