@@ -146,6 +146,14 @@ def test_what_is_used_or_absent_is_kept_with_the_reason() -> None:
     assert told["kept"] == [[keys_of(CHAIN)[3], "referenced"], [5, "absent"]]
 
 
+def test_what_is_under_way_ends_when_the_engine_empties_its_tree() -> None:
+    rig = Rig()
+    rig.core.insert(CHAIN)
+    (node,) = rig.tree.nodes()
+    rig.core.root_node = FakeCore().root_node
+    assert list(rig.tree.path(node)) == [node]
+
+
 def test_what_is_on_the_host_alone_is_evicted_there() -> None:
     rig = Rig()
     rig.core.insert(CHAIN)

@@ -77,8 +77,11 @@ class Tree:
         return self.core._node_arena.get(node_id)
 
     def path(self, node: Node) -> Iterator[Node]:
-        """Yield a node and those in front of it, up to the first behind the root."""
-        while node is not self.core.root_node:
+        """Yield a node and those in front of it, up to the first behind the root.
+
+        That root is an earlier one if the engine has emptied its tree since.
+        """
+        while node.parent is not None:
             yield node
             node = node.parent
 
