@@ -158,12 +158,15 @@ class BatchingEngine:
     def _compute(self, sequence: Sequence, tokens: int) -> None:
         """Add a chunk to a sequence; full blocks can be hit from now on."""
         memory, size, path = self.memory, self._block_size, sequence.path
+        fresh = -self._end(sequence)
         sequence.position += tokens
-        memory.promised_tokens -= tokens
+        fresh += self._end(sequence)
+        memory.promised_tokens -= fresh
         full = min(sequence.position // size, sequence.num_blocks)
-        memory.private_tokens += tokens - (full - sequence.num_stored) * size
-        if full == sequence.num_stored:
+        if full <= sequence.num_stored:
+            memory.private_tokens += fresh
             return
+        memory.private_tokens += fresh - (full - sequence.num_stored) * size
         sequence.num_stored = full
         ends, at = self._tree.ends, sequence.reached
         while True:
@@ -177,12 +180,16 @@ class BatchingEngine:
                 memory.let_go(path[at - 1])
         sequence.reached = at
 
+    def _end(self, sequence: Sequence) -> int:
+        """Return how many tokens of a sequence have their memory already."""
+        return max(sequence.position, sequence.num_stored * self._block_size)
+
     def _release(self, sequence: Sequence) -> None:
         """Give the memory of a sequence's prompt back, its blocks to the cache."""
         memory = self.memory
-        stored = sequence.num_stored * self._block_size
-        memory.private_tokens -= sequence.position - stored
-        memory.promised_tokens -= sequence.target - sequence.position
+        end = self._end(sequence)
+        memory.private_tokens -= end - sequence.num_stored * self._block_size
+        memory.promised_tokens -= sequence.target - end
         if sequence.reached >= 0:
             memory.let_go(sequence.path[sequence.reached])
         del self._running[sequence]
@@ -252,21 +259,24 @@ class BatchingEngine:
         return tokens
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Give a sequence what is cached, and room for the rest, if there is."""
+        """Give a sequence what is cached, and room for the rest, if there is.
+
+        Of a prompt that is cached whole the last block is computed again, in its place.
+        """
         memory, size, path = self.memory, self._block_size, sequence.path
-        matched = min(memory.matched_blocks(path), (sequence.target - 1) // size)
-        reached = self._tree.place(path, matched)
+        stored = memory.matched_blocks(path)
+        reached = self._tree.place(path, stored)
         if reached >= 0:
             memory.hold(path[reached])
-        needed = sequence.target - matched * size
+        needed = sequence.target - stored * size
         free = memory.free_tokens
         if free is not None and needed + self._streams.count > free and self._running:
             if reached >= 0:
                 memory.let_go(path[reached])
             return False
         memory.promised_tokens += needed
-        sequence.reached, sequence.num_stored = reached, matched
-        sequence.position = matched * size
+        sequence.reached, sequence.num_stored = reached, stored
+        sequence.position = min(stored, (sequence.target - 1) // size) * size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.position
         self._running[sequence] = self._prefills[sequence] = None

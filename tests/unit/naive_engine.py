@@ -54,10 +54,17 @@ class NaiveEngine:
 
     def free(self) -> int:
         held = sum(1 for block in self.resident if self.pins[block]) * self.size
-        private = sum(job.position - job.stored * self.size for job in self.running)
-        private += sum(job.gained for job in self.running)
-        promised = sum(job.target - job.position for job in self.running)
-        return self.capacity - held - private - promised
+        promised = sum(job.target - self.end(job) for job in self.running)
+        return self.capacity - held - self.private() - promised
+
+    def end(self, job: Job) -> int:
+        """Return how many tokens have their memory: a hit is computed in its place."""
+        return max(job.position, job.stored * self.size)
+
+    def private(self) -> int:
+        return sum(
+            self.end(job) - job.stored * self.size + job.gained for job in self.running
+        )
 
     def step(self, now: float) -> float:
         decoding = [job for job in self.running if job.is_decoding]
@@ -115,7 +122,6 @@ class NaiveEngine:
             if block not in self.resident:
                 break
             matched += 1
-        matched = min(matched, (job.target - 1) // self.size)
         hit = list(job.request.blocks[:matched])
         self.pins.update(hit)
         needed = job.target - matched * self.size
@@ -123,7 +129,7 @@ class NaiveEngine:
             self.let_go(hit)
             return False
         job.held, job.stored = hit, matched
-        job.position = matched * self.size
+        job.position = min(matched, (job.target - 1) // self.size) * self.size
         if job.cached is None:
             job.cached = job.position
         self.running.append(job)
@@ -136,7 +142,7 @@ class NaiveEngine:
             self.resident.setdefault(block, 0)
             self.pins[block] += 1
             job.held.append(block)
-        job.stored = full
+        job.stored = max(job.stored, full)
 
     def let_go(self, blocks: Sequence[int]) -> None:
         for block in reversed(blocks):
@@ -160,10 +166,7 @@ class NaiveEngine:
         self.is_full = True
 
     def trim(self) -> None:
-        private = sum(
-            job.position - job.stored * self.size + job.gained for job in self.running
-        )
-        while len(self.resident) * self.size + private > self.capacity:
+        while len(self.resident) * self.size + self.private() > self.capacity:
             loose = [block for block in self.resident if not self.pins[block]]
             if not loose:
                 return

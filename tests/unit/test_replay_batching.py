@@ -4,7 +4,7 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from unit.naive_engine import Job, NaiveEngine
 from unit.replay_rig import trace_of
@@ -138,7 +138,16 @@ def chained(length: int, way: int) -> tuple[int, ...]:
     return tuple(int("1" + bits[: depth + 1], 2) for depth in range(length))
 
 
+CACHED_WHOLE = [
+    *[(0.0, 1, 0, 0, 0)] * 5,
+    *((0.0, 10, 7, 0, 0), (0.0, 11, 6, 0, 0), (0.0, 16, 3, 4, 0), (1.0, 1, 3, 0, 0)),
+    *((1.0, 7, 0, 0, 0), (1.0, 16, 0, 4, 0)),
+]
+"""The last prompt is all cached, and there is no room to compute of it elsewhere."""
+
+
 class TestAgainstNaive:
+    @example(CACHED_WHOLE, 56)
     @settings(max_examples=60, deadline=None)
     @given(PROMPTS, st.sampled_from((56, 80, 120, 400)))
     def test_times_hits_and_preemptions_are_those_of_single_steps(
