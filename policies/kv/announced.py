@@ -47,7 +47,8 @@ class Announced(Tree):
             holder: The tier of the backend.
             parent_key: Key of the block in front, which may lie in another tier of
                 the backend; None at the start of a prompt.
-            keys: The engine's key of each block.
+            keys: The engine's key of each block; an ``array("Q")`` becomes the
+                index's own.
             hashes: Hash of each block, chained behind that of the parent.
             tokens: Tokens a block.
             stamp: Greater than all before.
@@ -61,7 +62,8 @@ class Announced(Tree):
             run, at = self._behind(holder, parent_key)
         if run is None:
             return False
-        self._lay(run, at, holder, array("Q", keys), hashes, tokens, stamp)
+        names = keys if isinstance(keys, array) else array("Q", keys)
+        self._lay(run, at, holder, names, hashes, tokens, stamp)
         self.enforce(holder)
         return True
 

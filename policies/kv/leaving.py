@@ -92,12 +92,10 @@ class Leaving(Announced):
 
     def _drop_some(self, holder: int, owner: Holder, most: int) -> int:
         """Drop up to *most* blocks of one run; return what that cost, in blocks."""
-        key, run = None, None
         if not owner.known.is_empty:
-            found = owner.known.take()
-            if found is None:
+            run = owner.known.any_run()
+            if run is None:
                 return _TABLE_COST
-            key, run = found
         else:
             if owner.recency is None:
                 owner.recency = self.recency(holder)
@@ -105,8 +103,6 @@ class Leaving(Announced):
         assert run is not None, "a holder has blocks that are nowhere"
         held = run.held(holder)
         keep = max(0, held - most)
-        if keep and key is not None:
-            owner.known.put_back(key, run)
         self.drop(run, holder, keep)
         return held - keep
 

@@ -82,11 +82,11 @@ class Tree:
         self.num_runs += 1
         num_more = len(head.used) + len(run.used) - num_before
         self.num_bytes += RUN_BYTES + num_more * MEMBER_BYTES
+        if len(head.hashes) > len(run.hashes):  # the fewer keys are led elsewhere
+            head.mark, run.mark = run.mark, head.mark
         for holder, keys in (head.keys or {}).items():
-            known = self.holders.all[holder].known
-            known.put(keys, head)
-            if holder not in (run.keys or {}):
-                known.close(run)
+            rest = (run.keys or {}).get(holder)
+            self.holders.all[holder].known.part(head, keys, run, rest)
         for holder in head.used:
             recency = self.holders.all[holder].recency
             if recency is not None:
@@ -260,16 +260,16 @@ class Tree:
         if keys is None:
             return
         owner = self.holders.all[holder]
-        known, extra = owner.known, owner.extra
         gone = keys[keep:]
-        for key in gone:
-            known.pop(key)
-            if extra and extra.pop(key, None) is not None:
-                self.num_bytes -= EXTRA_BYTES
+        owner.known.forget(gone, run)
+        if owner.extra:
+            for key in gone:
+                if owner.extra.pop(key, None) is not None:
+                    self.num_bytes -= EXTRA_BYTES
         self.num_bytes -= len(gone) * KEY_BYTES
         del keys[keep:]
         if not keys:
-            known.close(run)
+            owner.known.close(run)
             del run.keys[holder]
             run.keys = run.keys or None
 

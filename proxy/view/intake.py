@@ -5,16 +5,28 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from warmroute.adapters.kv_events.wire import Batch, Cleared, Event, cut, decode
+from warmroute.adapters.kv_events.wire import (
+    Batch,
+    Cleared,
+    Event,
+    Stored,
+    cut,
+    decode,
+)
 from warmroute.policies.errors import ProtocolMismatch
 from warmroute.proxy.view.track import Track
 
 Message = bytes | Batch | Iterator[Batch]
 Piece = tuple[Message, bool]
 
+_SMALL_BYTES: Final = 1 << 10
 _LARGE_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 16 << 10
-_MAX_BLOCKS: Final = 512
+_PIECE_COST: Final = 144
+_EVENT_COST: Final = 4
+_REMOVED_COST: Final = 4
+_MAX_STORED: Final = 512
+_MAX_REMOVED: Final = 32
 _MAX_LAG_S: Final = 1e6
 
 
@@ -22,7 +34,7 @@ class Intake:
     """Messages that are next, entered a piece at a time.
 
     A piece holds the event loop for well below a millisecond: a large batch is read
-    some events at a time, any but a small one is entered event by event, and a long
+    some events at a time, any but a small one is entered a few at a time, and a long
     event some blocks at a time.
 
     Args:
@@ -95,7 +107,7 @@ class Intake:
             return
         if is_live and batch.timestamp:
             self.lag_s = min(max(0.0, self._wall() - batch.timestamp), _MAX_LAG_S)
-        if len(message) > _PIECE_BYTES:
+        if len(message) > _SMALL_BYTES:
             parts = reversed(list(_short(batch)))
             self._pieces.extendleft((one, is_live) for one in parts)
         else:
@@ -103,17 +115,34 @@ class Intake:
 
 
 def _short(batch: Batch) -> Iterator[Batch]:
-    """Cut the long events of a batch into batches of their own."""
+    """Cut a batch into short ones: of few events, and parts of long ones.
+
+    The cost of a piece is counted in blocks that are stored. One that is removed may
+    lie anywhere, and what it was part of may have to be parted.
+    """
+    some: list[Event] = []
+    room = _PIECE_COST
     for event in batch.events:
-        for part in _parts(event):
-            yield Batch(batch.timestamp, [part], batch.dp_rank)
-    if batch.num_skipped:
-        yield Batch(batch.timestamp, [], batch.dp_rank, batch.num_skipped)
+        for part, cost in _parts(event):
+            if cost > room and some:
+                yield Batch(batch.timestamp, some, batch.dp_rank)
+                some, room = [], _PIECE_COST
+            some.append(part)
+            room -= cost
+    yield Batch(batch.timestamp, some, batch.dp_rank, batch.num_skipped)
 
 
-def _parts(event: Event) -> Iterator[Event]:
-    if isinstance(event, Cleared) or len(event.block_hashes) <= _MAX_BLOCKS:
-        yield event
+def _parts(event: Event) -> Iterator[tuple[Event, int]]:
+    """Cut a long event; yield each part with what it costs."""
+    if isinstance(event, Cleared):
+        yield event, _EVENT_COST
         return
-    for first in range(0, len(event.block_hashes), _MAX_BLOCKS):
-        yield event.part(first, first + _MAX_BLOCKS)
+    is_stored = isinstance(event, Stored)
+    most, cost = (_MAX_STORED, 1) if is_stored else (_MAX_REMOVED, _REMOVED_COST)
+    num_blocks = len(event.block_hashes)
+    if num_blocks <= most:
+        yield event, _EVENT_COST + num_blocks * cost
+        return
+    for first in range(0, num_blocks, most):
+        part = event.part(first, first + most)
+        yield part, _EVENT_COST + len(part.block_hashes) * cost

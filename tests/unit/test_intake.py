@@ -83,7 +83,7 @@ def test_only_live_batches_tell_how_late_events_come(count: int) -> None:
 
 
 def test_a_large_batch_is_entered_some_events_at_a_time() -> None:
-    events = [stored(at, 100, at - 1 or None) for at in range(1, 6001, 100)]
+    events = [stored(at, 50, at - 1 or None) for at in range(1, 6001, 50)]
     rig = Rig()
     large = packed(*events)
     rig.intake.add([large, packed(Removed([6000], "GPU"))])
@@ -94,6 +94,18 @@ def test_a_large_batch_is_entered_some_events_at_a_time() -> None:
     rig.index.check_integrity()
 
 
+def test_short_events_of_a_batch_are_entered_some_at_a_time() -> None:
+    """Eighteen that remove a block each take about as long as two that store 64."""
+    rig = Rig()
+    events = [stored(at, 64, at - 1 or None) for at in range(1, 2561, 64)]
+    rig.intake.add([packed(*events)])
+    rig.enter_all()
+    assert (rig.num_entered, rig.matched(2560)) == (40 // 2, 2560)
+    rig.intake.add([packed(*(Removed([at], "GPU") for at in range(2560, 2200, -1)))])
+    rig.enter_all()
+    assert (rig.num_entered, rig.matched(2560)) == (40, 2200)
+
+
 def test_a_long_event_is_entered_some_blocks_at_a_time() -> None:
     rig = Rig()
     rig.intake.add([packed(stored(1, 20_000))])
@@ -102,7 +114,8 @@ def test_a_long_event_is_entered_some_blocks_at_a_time() -> None:
     assert rig.matched(20_000) == 20_000
     rig.intake.add([packed(Removed(list(range(20_000, 5_000, -1)), "GPU"))])
     rig.enter_all()
-    assert (rig.num_entered, rig.matched(20_000)) == (70, 5_000)
+    assert rig.num_entered == 40 + -(-15_000 // 32)
+    assert rig.matched(20_000) == 5_000
 
 
 def test_what_is_unreadable_is_counted_whatever_its_size() -> None:

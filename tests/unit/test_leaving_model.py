@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from unit.test_radix_model import TOKENS, block, chain, full_paths, key, prefixes
 
+from warmroute.policies.kv.known import Known
 from warmroute.policies.kv.radix import PrefixIndex
 
 Path = tuple[int, ...]
@@ -28,6 +29,8 @@ class LeavingMachine(RuleBasedStateMachine):
         self.stamp = 0
         for name in NAMES:
             self.begin(name)
+        for owner in self.index.holders.all:
+            owner.known = Known(2)
 
     def begin(self, name: str) -> None:
         for tier in TIERS:

@@ -10,6 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from warmroute.policies.kv.blocks import hash_text
 from warmroute.policies.kv.holders import NUM_TIERS
+from warmroute.policies.kv.known import Known
 from warmroute.policies.kv.radix import PrefixIndex
 from warmroute.policies.kv.run import Run
 
@@ -93,6 +94,12 @@ class NaiveIndex:
                 self.drop(holder, prefix)
 
 
+def use_small_tables(index: PrefixIndex) -> None:
+    """Let keys fill many tables, as those of millions of blocks do."""
+    for owner in index.holders.all:
+        owner.known = Known(2)
+
+
 class IndexMachine(RuleBasedStateMachine):
     """Three holders are mirrored, with eviction; three are fed by counted events."""
 
@@ -106,6 +113,7 @@ class IndexMachine(RuleBasedStateMachine):
             self.index.add_holder("a", "disk"),
             self.index.add_holder("c", "promised"),
         ]
+        use_small_tables(self.index)
         self.mirrors.append(self.sources.pop())
         self.model = NaiveIndex(self.mirrors + self.sources)
         self.stamp = 0
@@ -308,6 +316,7 @@ class CappedMachine(RuleBasedStateMachine):
             for tier in ("gpu", "host")
             for name in "ab"
         ]
+        use_small_tables(self.index)
         self.index.set_capacity(self.holder[1], 10**9)
         self.stamp = 0
 
