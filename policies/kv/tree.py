@@ -275,18 +275,17 @@ class Tree:
 
     def _trim(self, run: Run) -> None:
         """Take out the tail that nobody has, and structure that leads nowhere."""
+        is_new_leaf = False  # the first one was a leaf before, and has its place
         while run.parent is not None and not run.children:
-            reach = run.reach()
-            if reach == len(run.hashes):
-                self.leaves.push(run)
-                return
-            parent, first = run.parent, run.hashes[0]
-            gone = run.cut(reach)
-            self.version += 1
-            self.num_blocks -= len(gone)
-            self.num_bytes -= len(gone) * BLOCK_BYTES
+            reach, parent, first = run.reach(), run.parent, run.hashes[0]
+            if reach < len(run.hashes):
+                num_gone = len(run.cut(reach))
+                self.version += 1
+                self.num_blocks -= num_gone
+                self.num_bytes -= num_gone * BLOCK_BYTES
             if reach:
-                self.leaves.push(run)
+                if is_new_leaf:
+                    self.leaves.push(run)
                 return
             assert parent.children is not None
             del parent.children[first]
@@ -294,7 +293,7 @@ class Tree:
             run.parent = None
             self.num_runs -= 1
             self.num_bytes -= RUN_BYTES
-            run = parent
+            run, is_new_leaf = parent, True
 
 
 def _leaf_stamp(run: Run) -> float | None:
