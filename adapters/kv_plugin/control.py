@@ -108,7 +108,9 @@ class PluginKVControl:
         """Keep resident blocks from eviction, head first, up to the cap."""
         hashes = await self._resolve(request)
         try:
-            parts = await self._calls.run("retain", hashes=packed(hashes), ttl_s=request.ttl_s)
+            parts = await self._calls.run(
+                "retain", hashes=packed(hashes), ttl_s=request.ttl_s
+            )
         finally:
             self._timer.look_again()
         return Retained(

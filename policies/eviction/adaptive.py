@@ -109,8 +109,11 @@ class Adaptive:
 
     def forget_gone(self, count: int) -> bool:
         """Forget up to *count* blocks that are gone; tell whether more are left."""
-        rules = (rule for rule in self._rules if isinstance(rule, Remembering))
-        return any([rule.forget_gone(count) for rule in rules])
+        left = False
+        for rule in self._rules:
+            if isinstance(rule, Remembering):
+                left |= rule.forget_gone(count)
+        return left
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` when the structures contradict each other."""

@@ -30,9 +30,9 @@ class BlockEviction(Protocol):
 
     A policy is a class found through the entry-point group ``warmroute.eviction``.
     The pool tells it what becomes of blocks, and asks for victims. Blocks are known
-    by their hash, an unsigned 64-bit number. Every method is called on one thread, must not block, and takes
-    O(log n) a block at worst, amortised. The memory for blocks that are gone is
-    bounded by the capacity.
+    by their hash, an unsigned 64-bit number. Every method is called on one thread, must
+    not block, and takes O(log n) a block at worst, amortised. The memory for blocks
+    that are gone is bounded by the capacity. One that remembers many is `Remembering`.
 
     All but `inserted` want a resident block and raise `KeyError` for others.
 
@@ -238,10 +238,7 @@ class EvictionBase(ABC):
         assert self._num_held == len(self._held)
 
     def _evict_one(self) -> int:
-        if self._demoted:
-            block = self._demoted.pop_last()
-        else:
-            block = self._select()
+        block = self._demoted.pop_last() if self._demoted else self._select()
         self._num_blocks -= 1
         self._forget(block, self._facts.of(block).pop(block))
         return block

@@ -14,7 +14,7 @@ _MANY = _FULL // 2
 
 _FEW = _FULL // 4
 _FEWS = _FULL // 12
-"""Pieces are taken apart at so many different numbers of entries that count, from `_FEW`
+"""A piece is taken apart at one of so many numbers of entries that count, from `_FEW`
 on: where all lose as many, not all come to it at once."""
 
 _STEP = 17
@@ -61,10 +61,10 @@ class BlockHeap:
     New entries are in a heap of at most 512. When that is full, it is sorted and set
     aside as a piece, and the least of all is the first of the heap or of some piece.
     A block that leaves, or gets another key, leaves an entry that counts no more. Where
-    few count, the piece is taken apart. So no call takes long, whatever went before:
-    512 entries at most are moved or passed over, and there are never more than four
-    times the blocks, and a few. Pieces are tuples of plain values, which the garbage collector
-    looks past. O(log n) amortised.
+    few count, the piece is taken apart. So no call takes long, whatever went before: it
+    moves or passes over some 512 entries at most, and there are never more than four
+    times the blocks, and a few. Pieces are tuples of plain values, which the garbage
+    collector looks past. O(log n) amortised.
     """
 
     __slots__ = ("_by_block", "_fresh", "_heads", "_num_blocks", "_num_made", "_pieces")
@@ -154,7 +154,9 @@ class BlockHeap:
             assert len(left) == piece.num_left > piece.few, "a piece is miscounted"
             assert all(entry.piece == number for entry in left), "in another piece"
             counted += left
-        blocks = {block: entry for shard in self._by_block for block, entry in shard.items()}
+        blocks = {
+            block: entry for shard in self._by_block for block, entry in shard.items()
+        }
         assert len(counted) == len(blocks) == self._num_blocks, "blocks are miscounted"
         for entry in counted:
             assert blocks[entry.block] is entry, "a block has another key"

@@ -102,7 +102,7 @@ class _FewBlocks:
 class _ManyBlocks:
     """Blocks in places that name the places before and after them, all in arrays."""
 
-    __slots__ = ("_after", "_before", "_blocks", "_places", "_spare", "_num_blocks")
+    __slots__ = ("_after", "_before", "_blocks", "_num_blocks", "_places", "_spare")
 
     def __init__(self) -> None:
         self._places: Shards[int, int] = Shards()  # of each block

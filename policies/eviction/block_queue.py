@@ -18,7 +18,15 @@ class BlockQueue:
         most: Blocks that there can be.
     """
 
-    __slots__ = ("_again", "_front", "_num_blocks", "_order", "_passed", "_turn", "_turns")
+    __slots__ = (
+        "_again",
+        "_front",
+        "_num_blocks",
+        "_order",
+        "_passed",
+        "_turn",
+        "_turns",
+    )
 
     def __init__(self, most: int) -> None:
         self._turns: Shards[int, int] = Shards()  # of all, blocked ones included

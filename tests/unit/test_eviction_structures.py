@@ -46,7 +46,7 @@ class TestBlockHeap:
     @given(seed=st.integers(0, 2**32))
     @settings(max_examples=10, deadline=None)
     def test_many_are_in_pieces_and_still_in_order(self, seed: int) -> None:
-        """Whatever thousands of blocks do, the least goes, and few entries are stale."""
+        """Whatever thousands of blocks do, the least goes, and few are stale."""
         rng = Random(seed)
         heap, keys = BlockHeap(), dict[int, tuple[float, int]]()
         for time in range(12_000):

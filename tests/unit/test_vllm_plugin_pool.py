@@ -309,7 +309,9 @@ class TestFailingPolicy:
         self, rig: Rig, method: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         policy = FailingPolicy(capacity=12, clock=lambda: 0.0)
-        queue = PolicyQueue(rig.pool.free_block_queue, policy, rig.contents, rig.pool.blocks)
+        queue = PolicyQueue(
+            rig.pool.free_block_queue, policy, rig.contents, rig.pool.blocks
+        )
         rig.pool.free_block_queue = queue
         rig.send(1)
         fault = type("Broken", (FailingPolicy,), {method: raising})
@@ -322,7 +324,9 @@ class TestFailingPolicy:
 
     def test_one_that_names_too_few_victims_is_given_up(self, rig: Rig) -> None:
         policy = FailingPolicy(capacity=12, clock=lambda: 0.0)
-        queue = PolicyQueue(rig.pool.free_block_queue, policy, rig.contents, rig.pool.blocks)
+        queue = PolicyQueue(
+            rig.pool.free_block_queue, policy, rig.contents, rig.pool.blocks
+        )
         rig.pool.free_block_queue = queue
         for first in (1, 2, 3):
             rig.send(first)
@@ -333,7 +337,9 @@ class TestFailingPolicy:
 
     def test_one_that_names_too_many_victims_is_given_up(self, rig: Rig) -> None:
         policy = FailingPolicy(capacity=12, clock=lambda: 0.0)
-        queue = PolicyQueue(rig.pool.free_block_queue, policy, rig.contents, rig.pool.blocks)
+        queue = PolicyQueue(
+            rig.pool.free_block_queue, policy, rig.contents, rig.pool.blocks
+        )
         rig.pool.free_block_queue = queue
         for first in (1, 2, 3):
             rig.send(first)
