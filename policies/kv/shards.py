@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 LAST = 63
 """Number of the last shard; one less than a power of two."""
 
+_FREED_AT_ONCE = 32_768
+
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -59,8 +61,9 @@ def dismantle(root: object) -> Iterator[None]:
                 one.tables.pop()
                 yield
         elif isinstance(one, array):
-            del one[:]
-            yield
+            while one:
+                del one[-_FREED_AT_ONCE:]
+                yield
         elif isinstance(one, list | dict):
             waiting += one.values() if isinstance(one, dict) else one
         elif type(one).__module__.startswith(policies):

@@ -1,6 +1,7 @@
 """The plugin's work on vLLM's pool, on a fake of that pool."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import settings
@@ -278,6 +279,25 @@ class TestOrdering:
         rig.change("lru")
         assert not isinstance(rig.pool.free_block_queue, PolicyQueue)
         assert rig.send(1) == 4
+
+    def test_what_is_in_use_is_let_go_in_slices_too(self, rig: Rig) -> None:
+        """Pages that requests use are known to a policy that goes, and come back."""
+        rig.change("lfu")
+        rig.send(1, 8)
+        request = prompt(1, 8)
+        rig.pool.run(request)
+        queue = rig.pool.free_block_queue
+        assert isinstance(queue, PolicyQueue)
+        queue.retire()
+        known = [len(queue.policy)]
+        while queue.drain(3):
+            known.append(len(queue.policy))
+        assert known[0] == 8
+        assert max(before - left for before, left in pairwise(known)) <= 3
+        assert known[-1] == 0
+        rig.pool.finish(request)
+        rig.pool.check()
+        assert rig.send(1, 8) == 8
 
     def test_a_hit_on_a_page_in_use_counts(self, rig: Rig) -> None:
         rig.change("lfu")
