@@ -9,7 +9,7 @@ import msgspec
 
 from warmroute.policies.errors import PolicyError
 from warmroute.policies.eviction.block_order import block_order
-from warmroute.policies.kv.shards import Shards
+from warmroute.policies.kv.shards import LAST, Shards
 
 
 class BlockFacts(msgspec.Struct, frozen=True, gc=False):
@@ -157,11 +157,11 @@ class EvictionBase(ABC):
 
     def facts(self, block: int) -> BlockFacts:
         """Return what was said of *block* when it came in."""
-        return self._facts.of(block)[block]
+        return self._facts.tables[hash(block) & LAST][block]
 
     def inserted(self, block: int, facts: BlockFacts) -> None:
         """Take note that *block* is cached now."""
-        known = self._facts.of(block)
+        known = self._facts.tables[hash(block) & LAST]
         if block in known:
             raise PolicyError(
                 f"eviction {self.name}: block {block:#x} was inserted twice; "
@@ -176,12 +176,12 @@ class EvictionBase(ABC):
         if self._demoted and self._demoted.discard(block):
             self._restore(block)
         elif self._num_held and block in self._held:
-            self._held.of(block)[block] = False
-        self._reward(block, self._facts.of(block)[block])
+            self._held.tables[hash(block) & LAST][block] = False
+        self._reward(block, self._facts.tables[hash(block) & LAST][block])
 
     def held(self, block: int) -> None:
         """Take *block* out of the candidates."""
-        held = self._held.of(block)
+        held = self._held.tables[hash(block) & LAST]
         if block in held:
             return
         is_demoted = self._demoted.discard(block)
@@ -192,7 +192,7 @@ class EvictionBase(ABC):
 
     def freed(self, block: int) -> None:
         """Put *block* among the candidates again."""
-        demote = self._held.of(block).pop(self._known(block), None)
+        demote = self._held.tables[hash(block) & LAST].pop(self._known(block), None)
         if demote is None:
             return
         self._num_held -= 1
@@ -203,9 +203,9 @@ class EvictionBase(ABC):
 
     def removed(self, block: int) -> None:
         """Forget a block that is gone for another reason."""
-        facts = self._facts.of(block).pop(block)
+        facts = self._facts.tables[hash(block) & LAST].pop(block)
         self._num_blocks -= 1
-        if self._held.of(block).pop(block, None) is not None:
+        if self._held.tables[hash(block) & LAST].pop(block, None) is not None:
             self._num_held -= 1
         elif not self._demoted.discard(block):
             self._withdraw(block)
@@ -213,7 +213,7 @@ class EvictionBase(ABC):
 
     def demoted(self, block: int) -> None:
         """Make *block* the next victim, until it is touched."""
-        held = self._held.of(block)
+        held = self._held.tables[hash(block) & LAST]
         if block in held:
             held[block] = True
         elif not self._demoted.renew(block):
@@ -240,7 +240,7 @@ class EvictionBase(ABC):
     def _evict_one(self) -> int:
         block = self._demoted.pop_last() if self._demoted else self._select()
         self._num_blocks -= 1
-        self._forget(block, self._facts.of(block).pop(block))
+        self._forget(block, self._facts.tables[hash(block) & LAST].pop(block))
         return block
 
     def _known(self, block: int) -> int:

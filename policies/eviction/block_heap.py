@@ -36,12 +36,16 @@ class _Entry(msgspec.Struct, order=True, gc=False):
 
 
 class _Piece:
-    """Entries that were set aside in order; never changed, so none is moved."""
+    """Entries that were set aside in order; never changed, so none is moved.
+
+    They are in a dict by their place: the garbage collector goes through a new tuple or
+    list of them once, and there may be many new ones.
+    """
 
     __slots__ = ("at", "entries", "few", "num_left")
 
-    def __init__(self, entries: tuple[_Entry, ...], few: int) -> None:
-        self.entries = entries
+    def __init__(self, entries: list[_Entry], few: int) -> None:
+        self.entries = dict(enumerate(entries))
         self.few = few
         self.num_left = len(entries)  # those that count
         self.at = 0
@@ -63,8 +67,8 @@ class BlockHeap:
     A block that leaves, or gets another key, leaves an entry that counts no more. Where
     few count, the piece is taken apart. So no call takes long, whatever went before: it
     moves or passes over some 512 entries at most, and there are never more than four
-    times the blocks, and a few. Pieces are tuples of plain values, which the garbage
-    collector looks past. O(log n) amortised.
+    times the blocks, and a few. The garbage collector looks past pieces and entries.
+    O(log n) amortised.
     """
 
     __slots__ = ("_by_block", "_fresh", "_heads", "_num_blocks", "_num_made", "_pieces")
@@ -150,7 +154,7 @@ class BlockHeap:
         """Raise AssertionError unless every invariant holds. O(n)."""
         counted = [entry for entry in self._fresh if entry.counts and entry.piece < 0]
         for number, piece in self._pieces.items():
-            left = [entry for entry in piece.entries if entry.counts]
+            left = [entry for entry in piece.entries.values() if entry.counts]
             assert len(left) == piece.num_left > piece.few, "a piece is miscounted"
             assert all(entry.piece == number for entry in left), "in another piece"
             counted += left
@@ -184,10 +188,10 @@ class BlockHeap:
         if num_fresh >= _FULL or num_fresh > 2 * self._num_blocks + _SLACK:
             self._fresh = sorted(entry for entry in self._fresh if entry.counts)
             if len(self._fresh) >= _MANY:
-                self._set_aside(tuple(self._fresh))
+                self._set_aside(self._fresh)
                 self._fresh = []
 
-    def _set_aside(self, entries: tuple[_Entry, ...]) -> None:
+    def _set_aside(self, entries: list[_Entry]) -> None:
         """Make a piece of sorted entries, all of which count."""
         number = self._num_made
         self._num_made += 1
@@ -205,7 +209,8 @@ class BlockHeap:
         piece.num_left -= 1
         if piece.num_left <= piece.few:
             del self._pieces[entry.piece]
-            for left in piece.entries[piece.at :]:
+            for at in range(piece.at, len(piece.entries)):
+                left = piece.entries[at]
                 if left.counts:
                     left.piece = -1
                     heappush(self._fresh, left)

@@ -3,7 +3,7 @@
 from typing import Generic, TypeVar
 
 from warmroute.policies.eviction.block_order import block_order
-from warmroute.policies.kv.shards import Shards
+from warmroute.policies.kv.shards import LAST, Shards
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Ghosts(Generic[T]):
 
     def remember(self, block: int, value: T) -> None:
         """Keep *value* for *block*, which is the newest ghost now."""
-        values = self._values.of(block)
+        values = self._values.tables[hash(block) & LAST]
         if block in values:
             self._order.renew(block)
         else:
@@ -40,7 +40,7 @@ class Ghosts(Generic[T]):
 
     def recall(self, block: int) -> T | None:
         """Return the value of *block* and forget it; None when it is no ghost."""
-        values = self._values.of(block)
+        values = self._values.tables[hash(block) & LAST]
         if block not in values:
             return None
         self._order.discard(block)
@@ -48,13 +48,13 @@ class Ghosts(Generic[T]):
 
     def peek(self, block: int) -> T | None:
         """Return the value of *block*; None when it is no ghost."""
-        return self._values.of(block).get(block)
+        return self._values.tables[hash(block) & LAST].get(block)
 
     def trim(self, limit: int) -> None:
         """Forget the oldest down to *limit*."""
         while len(self._order) > limit:
             block = self._order.pop()
-            del self._values.of(block)[block]
+            del self._values.tables[hash(block) & LAST][block]
 
     def forget(self, count: int) -> bool:
         """Forget the oldest *count*; tell whether others are left."""
