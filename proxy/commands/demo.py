@@ -46,6 +46,7 @@ exit codes: 0 all answered, and ended by Ctrl-C after the table unless --once;
         )
         add("--users", type=whole(1), default=4, help="requests at a time (4)")
         add("--conversations", type=whole(1), default=9, help="chats in all (9)")
+        add("--turns", type=whole(1), default=8, help="turns of a chat at most (8)")
         add("--open", type=whole(1), default=2, help="chats a user keeps open (2)")
         add("--max-tokens", type=whole(1), default=8, help="tokens an answer (8)")
         add("--blocks", type=whole(1), help="blocks of an engine (384; tiny: 2400)")
@@ -93,7 +94,7 @@ async def _play(options: argparse.Namespace) -> int:
     ):
         model = await model_name(engines[0], http)
         workload = Workload(
-            read_chats(options.conversations),
+            read_chats(options.conversations, most_turns=options.turns),
             options.users,
             options.open,
             model,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,18 @@ class Chat:
     turns: list[Turn] = field(default_factory=list)
 
 
-def read_chats(count: int, data: Path = DATA) -> list[Chat]:
-    """Return the first *count* chats, in a fixed order: one in four is MT-Bench."""
-    return list(islice(_mixed(data), count))
+def read_chats(
+    count: int, data: Path = DATA, most_turns: int | None = None
+) -> list[Chat]:
+    """Return the first *count* chats, in a fixed order: one in four is MT-Bench.
+
+    Args:
+        count: Chats in all.
+        data: Where the excerpts lie.
+        most_turns: Turns after which a chat ends; None plays all of them.
+    """
+    chats = islice(_mixed(data), count)
+    return [replace(chat, turns=chat.turns[:most_turns]) for chat in chats]
 
 
 def num_chats(data: Path = DATA) -> int:

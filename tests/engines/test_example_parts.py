@@ -94,6 +94,12 @@ def test_chats_come_in_the_same_order_and_mix_both_sources() -> None:
     assert sum(name.startswith("mt-bench") for name in names) == 3
 
 
+def test_a_chat_ends_after_the_most_turns_that_are_asked_for() -> None:
+    for whole, cut in zip(read_chats(12), read_chats(12, most_turns=9), strict=True):
+        assert cut.turns == whole.turns[:9]
+        assert cut.opening == whole.opening
+
+
 def test_every_turn_adds_to_the_history_and_airline_chats_have_an_answer() -> None:
     for chat in read_chats(num_chats()):
         assert len(chat.turns) >= 8
