@@ -22,7 +22,7 @@ from warmroute.adapters.kv_control import (
 )
 from warmroute.adapters.kv_plugin.calls import CoreCalls, Part
 from warmroute.adapters.kv_plugin.timer import ExpiryTimer
-from warmroute.adapters.kv_plugin.verbs import Chain
+from warmroute.adapters.kv_plugin.verbs import Chain, packed
 from warmroute.adapters.kv_requests import (
     BlocksRequest,
     BudgetRequest,
@@ -97,7 +97,7 @@ class PluginKVControl:
     async def evict(self, request: BlocksRequest) -> Evicted:
         """Drop the named blocks, suffix first."""
         hashes = await self._resolve(request)
-        parts = await self._calls.run("evict", hashes=hashes)
+        parts = await self._calls.run("evict", hashes=packed(hashes))
         kept = cast(list[tuple[int, Reason]], _joined(parts, "kept"))
         return Evicted(
             evicted=cast(list[int], _joined(parts, "evicted")),
@@ -108,7 +108,9 @@ class PluginKVControl:
         """Keep resident blocks from eviction, head first, up to the cap."""
         hashes = await self._resolve(request)
         try:
-            parts = await self._calls.run("retain", hashes=hashes, ttl_s=request.ttl_s)
+            parts = await self._calls.run(
+                "retain", hashes=packed(hashes), ttl_s=request.ttl_s
+            )
         finally:
             self._timer.look_again()
         return Retained(
@@ -138,7 +140,7 @@ class PluginKVControl:
         if request.request_id is not None:
             return await self._bring_back(request)
         hashes = await self._resolve(request)
-        parts = await self._calls.run("restorable", hashes=hashes)
+        parts = await self._calls.run("restorable", hashes=packed(hashes))
         back: list[int] = []
         for chain in cast(list[Chain], _joined(parts, "chains")):
             tokens, salt, keys = chain
@@ -146,7 +148,7 @@ class PluginKVControl:
             back += keys
         if not back:
             return Changed(changed=0, named=len(hashes))
-        parts = await self._calls.run("resident", hashes=back)
+        parts = await self._calls.run("resident", hashes=packed(back))
         return Changed(changed=_sum(parts, "resident"), named=len(hashes))
 
     async def policy(self, request: PolicyRequest) -> PolicyState:
@@ -176,7 +178,7 @@ class PluginKVControl:
 
     async def _change(self, verb: str, request: BlocksRequest) -> Changed:
         hashes = await self._resolve(request)
-        parts = await self._calls.run(verb, hashes=hashes)
+        parts = await self._calls.run(verb, hashes=packed(hashes))
         return Changed(changed=_sum(parts, "changed"), named=len(hashes))
 
     async def _resolve(self, request: BlocksRequest) -> list[int]:

@@ -4,7 +4,8 @@ Each verb is a generator: what it yields is part of the answer, in plain types, 
 while it waits to be resumed the engine may step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
 from warmroute.adapters.kv_control import VERBS, unsupported
@@ -116,6 +117,14 @@ class DeafControl:
         return refusal(ClientError(501, "kv_verb_unsupported", self._reason))
 
 
-def named(arguments: Arguments) -> list[int]:
+def packed(keys: Iterable[int]) -> bytes:
+    """Pack the keys that a call names.
+
+    The garbage collector of the engine would go through a list of them.
+    """
+    return array("Q", keys).tobytes()
+
+
+def named(arguments: Arguments) -> Sequence[int]:
     """Return the keys that a call names."""
-    return cast(list[int], arguments["hashes"])
+    return memoryview(cast(bytes, arguments["hashes"])).cast("Q")

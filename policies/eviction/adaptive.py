@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 from warmroute.policies.eviction.arc import Arc
-from warmroute.policies.eviction.base import BlockFacts, EvictionBase
+from warmroute.policies.eviction.base import BlockFacts, EvictionBase, Remembering
 from warmroute.policies.eviction.contest import Contest
 from warmroute.policies.eviction.lrfu import Lrfu
 from warmroute.policies.eviction.lru import Lru
@@ -106,6 +106,14 @@ class Adaptive:
     def resident(self) -> list[int]:
         """List the cached blocks in the order of eviction, held ones last."""
         return self._ruling.resident()
+
+    def forget_gone(self, count: int) -> bool:
+        """Forget up to *count* blocks that are gone; tell whether more are left."""
+        left = False
+        for rule in self._rules:
+            if isinstance(rule, Remembering):
+                left |= rule.forget_gone(count)
+        return left
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` when the structures contradict each other."""

@@ -2,15 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
+
+import msgspec
 
 from warmroute.policies.errors import PolicyError
+from warmroute.policies.eviction.block_order import block_order
+from warmroute.policies.kv.shards import LAST, Shards
 
 
-@dataclass(frozen=True, slots=True)
-class BlockFacts:
+class BlockFacts(msgspec.Struct, frozen=True, gc=False):
     """What is known of a block when it comes in; some policies score by it."""
 
     depth: int
@@ -28,9 +30,9 @@ class BlockEviction(Protocol):
 
     A policy is a class found through the entry-point group ``warmroute.eviction``.
     The pool tells it what becomes of blocks, and asks for victims. Blocks are known
-    by their hash. Every method is called on one thread, must not block, and takes
-    O(log n) a block at worst, amortised. The memory for blocks that are gone is
-    bounded by the capacity.
+    by their hash, an unsigned 64-bit number. Every method is called on one thread, must
+    not block, and takes O(log n) a block at worst, amortised. The memory for blocks
+    that are gone is bounded by the capacity. One that remembers many is `Remembering`.
 
     All but `inserted` want a resident block and raise `KeyError` for others.
 
@@ -94,6 +96,19 @@ class BlockEviction(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A policy that can be taken apart before it is let go.
+
+    What it remembers of blocks that are gone may be millions of entries, which take
+    long to free at once.
+    """
+
+    def forget_gone(self, count: int) -> bool:
+        """Forget up to *count* blocks that are gone; tell whether more are left."""
+        ...
+
+
 class EvictionBase(ABC):
     """Keep the contract for a rule that only ranks evictable blocks.
 
@@ -109,7 +124,9 @@ class EvictionBase(ABC):
     """
 
     name: ClassVar[str]
-    __slots__ = ("_clock", "_demoted", "_facts", "_held", "capacity")
+    __slots__ = (
+        "_clock", "_demoted", "_facts", "_held", "_num_blocks", "_num_held", "capacity",
+    )  # fmt: skip
 
     def __init__(self, *, capacity: int, clock: Callable[[], float]) -> None:
         if capacity < 1:
@@ -119,107 +136,111 @@ class EvictionBase(ABC):
             )
         self.capacity = capacity
         self._clock = clock
-        self._facts: dict[int, BlockFacts] = {}
-        self._held: dict[int, bool] = {}  # whether to demote it when it is freed
-        self._demoted: dict[int, None] = {}
+        self._facts: Shards[int, BlockFacts] = Shards()
+        self._num_blocks = 0
+        # Whether to demote it when it is freed.
+        self._held: Shards[int, bool] = Shards()
+        self._num_held = 0
+        self._demoted = block_order(capacity)
 
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} [Blocks: {len(self)} of {self.capacity}, "
-            f"{len(self._held)} held, {len(self._demoted)} demoted]>"
+            f"{self._num_held} held, {len(self._demoted)} demoted]>"
         )
 
     def __len__(self) -> int:
-        return len(self._facts)
+        return self._num_blocks
 
     def __contains__(self, block: int) -> bool:
         return block in self._facts
 
     def facts(self, block: int) -> BlockFacts:
         """Return what was said of *block* when it came in."""
-        return self._facts[block]
+        return self._facts.tables[hash(block) & LAST][block]
 
     def inserted(self, block: int, facts: BlockFacts) -> None:
         """Take note that *block* is cached now."""
-        if block in self._facts:
+        known = self._facts.tables[hash(block) & LAST]
+        if block in known:
             raise PolicyError(
                 f"eviction {self.name}: block {block:#x} was inserted twice; "
                 f"remove it first, or touch it"
             )
-        self._facts[block] = facts
+        known[block] = facts
+        self._num_blocks += 1
         self._admit(block, facts)
 
     def touched(self, block: int) -> None:
         """Take note that *block* was used again."""
-        if block in self._demoted:
-            del self._demoted[block]
+        if self._demoted and self._demoted.discard(block):
             self._restore(block)
-        elif block in self._held:
-            self._held[block] = False
-        self._reward(block, self._facts[block])
+        elif self._num_held and block in self._held:
+            self._held.tables[hash(block) & LAST][block] = False
+        self._reward(block, self._facts.tables[hash(block) & LAST][block])
 
     def held(self, block: int) -> None:
         """Take *block* out of the candidates."""
-        if block in self._held:
+        held = self._held.tables[hash(block) & LAST]
+        if block in held:
             return
-        if block in self._demoted:
-            del self._demoted[block]
-            self._held[block] = True
-            return
-        self._withdraw(self._known(block))
-        self._held[block] = False
+        is_demoted = self._demoted.discard(block)
+        if not is_demoted:
+            self._withdraw(self._known(block))
+        held[block] = is_demoted
+        self._num_held += 1
 
     def freed(self, block: int) -> None:
         """Put *block* among the candidates again."""
-        demote = self._held.pop(self._known(block), None)
+        demote = self._held.tables[hash(block) & LAST].pop(self._known(block), None)
+        if demote is None:
+            return
+        self._num_held -= 1
         if demote:
-            self._demoted[block] = None
-        elif demote is not None:
+            self._demoted.push(block)
+        else:
             self._restore(block)
 
     def removed(self, block: int) -> None:
         """Forget a block that is gone for another reason."""
-        facts = self._facts.pop(block)
-        if block in self._held:
-            del self._held[block]
-        elif block in self._demoted:
-            del self._demoted[block]
-        else:
+        facts = self._facts.tables[hash(block) & LAST].pop(block)
+        self._num_blocks -= 1
+        if self._held.tables[hash(block) & LAST].pop(block, None) is not None:
+            self._num_held -= 1
+        elif not self._demoted.discard(block):
             self._withdraw(block)
         self._forget(block, facts)
 
     def demoted(self, block: int) -> None:
         """Make *block* the next victim, until it is touched."""
-        if block in self._held:
-            self._held[block] = True
-            return
-        if block in self._demoted:
-            del self._demoted[block]
-        else:
+        held = self._held.tables[hash(block) & LAST]
+        if block in held:
+            held[block] = True
+        elif not self._demoted.renew(block):
             self._withdraw(self._known(block))
-        self._demoted[block] = None
+            self._demoted.push(block)
 
     def evict(self, count: int) -> list[int]:
         """Choose up to *count* victims and forget them."""
-        num_victims = min(count, len(self._facts) - len(self._held))
+        num_victims = min(count, self._num_blocks - self._num_held)
         return [self._evict_one() for _ in range(num_victims)]
 
     def resident(self) -> list[int]:
         """List the cached blocks in the order of eviction, held ones last."""
-        return list(chain(reversed(self._demoted), self._candidates(), self._held))
+        held = chain.from_iterable(self._held)
+        return list(chain([*self._demoted][::-1], self._candidates(), held))
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` when the structures contradict each other."""
         listed = self.resident()
-        assert len(listed) == len(set(listed)) == len(self._facts)
-        assert set(listed) == self._facts.keys()
+        assert len(listed) == len(set(listed)) == len(self) == len(self._facts)
+        assert set(listed) == set(chain.from_iterable(self._facts))
+        assert self._num_held == len(self._held)
 
     def _evict_one(self) -> int:
-        if self._demoted:
-            block, _ = self._demoted.popitem()
-        else:
-            block = self._select()
-        self._forget(block, self._facts.pop(block))
+        block = self._demoted.pop_last() if self._demoted else self._select()
+        self._num_blocks -= 1
+        self._forget(block, self._facts.tables[hash(block) & LAST].pop(block))
         return block
 
     def _known(self, block: int) -> int:

@@ -17,7 +17,7 @@ class Fifo(EvictionBase):
 
     def __init__(self, *, capacity: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, clock=clock)
-        self._queue = BlockQueue()
+        self._queue = BlockQueue(capacity)
 
     def _admit(self, block: int, facts: BlockFacts) -> None:
         self._queue.push(block)

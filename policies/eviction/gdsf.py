@@ -6,6 +6,7 @@ from typing import Annotated
 from warmroute.policies.eviction.base import BlockFacts, EvictionBase
 from warmroute.policies.eviction.ghosts import Ghosts
 from warmroute.policies.eviction.leaf_heap import LeafHeap
+from warmroute.policies.kv.shards import Shards
 from warmroute.policies.routing.base import Limits
 
 
@@ -50,22 +51,23 @@ class Gdsf(EvictionBase):
         super().__init__(capacity=capacity, clock=clock)
         self._cost_per_depth = block_size / deep_tokens
         self._heap = LeafHeap()
-        self._uses: dict[int, int] = {}
-        self._priorities: dict[int, float] = {}
+        self._uses: Shards[int, int] = Shards()
+        self._priorities: Shards[int, float] = Shards()
         self._ghosts: Ghosts[int] = Ghosts(round(capacity * ghost_ratio))
         self._water = 0.0
 
     def _admit(self, block: int, facts: BlockFacts) -> None:
         if facts.parent is not None:
             self._heap.add_child(facts.parent)
-        self._uses[block] = self._ghosts.recall(block) or 0
+        self._uses.of(block)[block] = self._ghosts.recall(block) or 0
         self._reward(block, facts)
         self._restore(block)
 
     def _reward(self, block: int, facts: BlockFacts) -> None:
-        self._uses[block] += 1
+        uses = self._uses.of(block)
+        uses[block] += 1
         cost = 1.0 + facts.depth * self._cost_per_depth
-        self._priorities[block] = self._water + self._uses[block] * cost
+        self._priorities.of(block)[block] = self._water + uses[block] * cost
         if block in self._heap:
             self._restore(block)
 
@@ -73,7 +75,8 @@ class Gdsf(EvictionBase):
         self._heap.discard(block)
 
     def _restore(self, block: int) -> None:
-        self._heap.put(block, (self._priorities[block], -self._facts[block].depth))
+        priority = self._priorities.of(block)[block]
+        self._heap.put(block, (priority, -self.facts(block).depth))
 
     def _select(self) -> int:
         block, (self._water, _) = self._heap.pop()
@@ -85,5 +88,9 @@ class Gdsf(EvictionBase):
     def _forget(self, block: int, facts: BlockFacts) -> None:
         if facts.parent is not None:
             self._heap.drop_child(facts.parent)
-        del self._priorities[block]
-        self._ghosts.remember(block, self._uses.pop(block))
+        del self._priorities.of(block)[block]
+        self._ghosts.remember(block, self._uses.of(block).pop(block))
+
+    def forget_gone(self, count: int) -> bool:
+        """Forget up to *count* blocks that are gone; tell whether more are left."""
+        return self._ghosts.forget(count)

@@ -1,6 +1,7 @@
 """Blocks in the order of a key, those with cached children after all others."""
 
 from warmroute.policies.eviction.block_heap import BlockHeap, Key
+from warmroute.policies.kv.shards import Shards
 
 
 class LeafHeap:
@@ -8,7 +9,7 @@ class LeafHeap:
 
     For scores that may rank a block above the one in front of it: taking the latter
     first would strand the former. Parents go only when nothing else is in the queue.
-    O(log n) amortised an operation.
+    O(log n) an operation.
     """
 
     __slots__ = ("_inner", "_leaves", "_num_children")
@@ -16,7 +17,7 @@ class LeafHeap:
     def __init__(self) -> None:
         self._leaves = BlockHeap()
         self._inner = BlockHeap()
-        self._num_children: dict[int, int] = {}
+        self._num_children: Shards[int, int] = Shards()
 
     def __repr__(self) -> str:
         return f"<LeafHeap [Leaves: {len(self._leaves)}, inner: {len(self._inner)}]>"
@@ -44,16 +45,18 @@ class LeafHeap:
 
     def add_child(self, parent: int) -> None:
         """Take note that a child of *parent* is cached now."""
-        count = self._num_children.get(parent, 0)
-        self._num_children[parent] = count + 1
+        counts = self._num_children.of(parent)
+        count = counts.get(parent, 0)
+        counts[parent] = count + 1
         if not count:
             self._leaves.move(parent, self._inner)
 
     def drop_child(self, parent: int) -> None:
         """Take note that a child of *parent* is gone."""
-        count = self._num_children[parent] - 1
+        counts = self._num_children.of(parent)
+        count = counts[parent] - 1
         if count:
-            self._num_children[parent] = count
+            counts[parent] = count
         else:
-            del self._num_children[parent]
+            del counts[parent]
             self._inner.move(parent, self._leaves)

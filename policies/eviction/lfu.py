@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from warmroute.policies.eviction.base import BlockFacts, EvictionBase
 from warmroute.policies.eviction.block_heap import BlockHeap
+from warmroute.policies.kv.shards import Shards
 
 
 class Lfu(EvictionBase):
@@ -21,15 +22,15 @@ class Lfu(EvictionBase):
     def __init__(self, *, capacity: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, clock=clock)
         self._heap = BlockHeap()
-        self._uses: dict[int, int] = {}
+        self._uses: Shards[int, int] = Shards()
         self._time = 0  # counts uses and releases
 
     def _admit(self, block: int, facts: BlockFacts) -> None:
-        self._uses[block] = 1
+        self._uses.of(block)[block] = 1
         self._restore(block)
 
     def _reward(self, block: int, facts: BlockFacts) -> None:
-        self._uses[block] += 1
+        self._uses.of(block)[block] += 1
         if block in self._heap:
             self._restore(block)
 
@@ -38,7 +39,7 @@ class Lfu(EvictionBase):
 
     def _restore(self, block: int) -> None:
         self._time += 1
-        self._heap.put(block, (self._uses[block], self._time))
+        self._heap.put(block, (self._uses.of(block)[block], self._time))
 
     def _select(self) -> int:
         return self._heap.pop()[0]
@@ -47,4 +48,4 @@ class Lfu(EvictionBase):
         return self._heap.ordered()
 
     def _forget(self, block: int, facts: BlockFacts) -> None:
-        del self._uses[block]
+        del self._uses.of(block)[block]

@@ -7,6 +7,7 @@ from typing import Annotated
 from warmroute.policies.eviction.base import BlockFacts, EvictionBase
 from warmroute.policies.eviction.block_heap import BlockHeap
 from warmroute.policies.eviction.ghosts import Ghosts
+from warmroute.policies.kv.shards import Shards
 from warmroute.policies.routing.base import Limits
 
 
@@ -41,15 +42,16 @@ class Lrfu(EvictionBase):
         super().__init__(capacity=capacity, clock=clock)
         self._decay = log(2.0) / half_life_s
         self._heap = BlockHeap()
-        self._scores: dict[int, float] = {}
+        self._scores: Shards[int, float] = Shards()
         self._ghosts: Ghosts[float] = Ghosts(round(capacity * ghost_ratio))
 
     def _admit(self, block: int, facts: BlockFacts) -> None:
-        self._scores[block] = self._used(self._ghosts.recall(block))
+        self._scores.of(block)[block] = self._used(self._ghosts.recall(block))
         self._restore(block)
 
     def _reward(self, block: int, facts: BlockFacts) -> None:
-        self._scores[block] = self._used(self._scores[block])
+        scores = self._scores.of(block)
+        scores[block] = self._used(scores[block])
         if block in self._heap:
             self._restore(block)
 
@@ -57,7 +59,8 @@ class Lrfu(EvictionBase):
         self._heap.discard(block)
 
     def _restore(self, block: int) -> None:
-        self._heap.put(block, (self._scores[block], -self._facts[block].depth))
+        score = self._scores.of(block)[block]
+        self._heap.put(block, (score, -self.facts(block).depth))
 
     def _select(self) -> int:
         return self._heap.pop()[0]
@@ -66,7 +69,11 @@ class Lrfu(EvictionBase):
         return self._heap.ordered()
 
     def _forget(self, block: int, facts: BlockFacts) -> None:
-        self._ghosts.remember(block, self._scores.pop(block))
+        self._ghosts.remember(block, self._scores.of(block).pop(block))
+
+    def forget_gone(self, count: int) -> bool:
+        """Forget up to *count* blocks that are gone; tell whether more are left."""
+        return self._ghosts.forget(count)
 
     def _used(self, score: float | None) -> float:
         """Add a use of now to *score*, a natural logarithm."""

@@ -1,9 +1,9 @@
 """Give up the block that was used least recently."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from warmroute.policies.eviction.base import BlockFacts, EvictionBase
+from warmroute.policies.eviction.block_order import block_order
 
 
 class Lru(EvictionBase):
@@ -19,23 +19,22 @@ class Lru(EvictionBase):
 
     def __init__(self, *, capacity: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, clock=clock)
-        self._queue: OrderedDict[int, None] = OrderedDict()
+        self._queue = block_order(capacity)
 
     def _admit(self, block: int, facts: BlockFacts) -> None:
-        self._queue[block] = None
+        self._queue.push(block)
 
     def _reward(self, block: int, facts: BlockFacts) -> None:
-        if block in self._queue:
-            self._queue.move_to_end(block)
+        self._queue.renew(block)
 
     def _withdraw(self, block: int) -> None:
-        del self._queue[block]
+        self._queue.discard(block)
 
     def _restore(self, block: int) -> None:
-        self._queue[block] = None
+        self._queue.push(block)
 
     def _select(self) -> int:
-        return self._queue.popitem(last=False)[0]
+        return self._queue.pop()
 
     def _candidates(self) -> Iterable[int]:
         return self._queue

@@ -7,6 +7,7 @@ from typing import Annotated
 from warmroute.policies.eviction.base import BlockFacts, EvictionBase
 from warmroute.policies.eviction.block_queue import BlockQueue
 from warmroute.policies.eviction.ghosts import Ghosts
+from warmroute.policies.kv.shards import Shards
 from warmroute.policies.routing.base import Limits
 
 _MOST_USES = 3
@@ -39,18 +40,20 @@ class S3Fifo(EvictionBase):
     ) -> None:
         super().__init__(capacity=capacity, clock=clock)
         self._small_blocks = max(1, round(capacity * small_ratio))
-        self._small = BlockQueue()
-        self._main = BlockQueue()
+        self._small = BlockQueue(capacity)
+        self._main = BlockQueue(capacity)
         self._ghosts: Ghosts[bool] = Ghosts(capacity - self._small_blocks)
-        self._uses: dict[int, int] = {}  # since it came in or got its last round
+        # Since it came in or got its last round.
+        self._uses: Shards[int, int] = Shards()
 
     def _admit(self, block: int, facts: BlockFacts) -> None:
-        self._uses[block] = 0
+        self._uses.of(block)[block] = 0
         is_ghost = self._ghosts.recall(block)
         (self._main if is_ghost else self._small).push(block)
 
     def _reward(self, block: int, facts: BlockFacts) -> None:
-        self._uses[block] = min(_MOST_USES, self._uses[block] + 1)
+        uses = self._uses.of(block)
+        uses[block] = min(_MOST_USES, uses[block] + 1)
 
     def _withdraw(self, block: int) -> None:
         self._queue_of(block).block(block)
@@ -76,24 +79,30 @@ class S3Fifo(EvictionBase):
             self._ghosts.remember(block, True)
         self._small.discard(block)
         self._main.discard(block)
-        del self._uses[block]
+        del self._uses.of(block)[block]
+
+    def forget_gone(self, count: int) -> bool:
+        """Forget up to *count* blocks that are gone; tell whether more are left."""
+        return self._ghosts.forget(count)
 
     def _queue_of(self, block: int) -> BlockQueue:
         return self._small if block in self._small else self._main
 
     def _pop_small(self) -> int | None:
         block = self._small.pop()
-        if self._uses[block] < _PROVEN_USES:
+        uses = self._uses.of(block)
+        if uses[block] < _PROVEN_USES:
             self._ghosts.remember(block, True)
             return block
-        self._uses[block] = 0
+        uses[block] = 0
         self._main.push(block)
         return None
 
     def _pop_main(self) -> int | None:
         block = self._main.pop()
-        if not self._uses[block]:
+        uses = self._uses.of(block)
+        if not uses[block]:
             return block
-        self._uses[block] -= 1
+        uses[block] -= 1
         self._main.push(block)
         return None

@@ -1,13 +1,15 @@
 """Give up the block whose kind of request is least likely to come back for it."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from math import exp
-from typing import NamedTuple
+
+import msgspec
 
 from warmroute.policies.eviction.base import BlockFacts, EvictionBase
+from warmroute.policies.eviction.block_order import BlockOrder, block_order
 from warmroute.policies.eviction.ghosts import Ghosts
 from warmroute.policies.eviction.reuse import ReuseTimes
+from warmroute.policies.kv.shards import Shards
 
 _MOST_TURNS = 5
 _GHOST_RATIO = 8
@@ -15,14 +17,14 @@ _FIRST_LIFE_S = 60.0
 _LIFE_GAIN = 1e-3
 
 
-class Category(NamedTuple):
+class Category(msgspec.Struct, frozen=True, gc=False):
     """A kind of request: its turn, up to 5, and its length as a power of two."""
 
     turn: int
     length: int
 
 
-class Use(NamedTuple):
+class Use(msgspec.Struct, frozen=True, gc=False):
     """The last use of a block."""
 
     category: Category
@@ -47,9 +49,9 @@ class WorkloadAware(EvictionBase):
 
     def __init__(self, *, capacity: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, clock=clock)
-        self._queues: dict[Category, OrderedDict[int, None]] = {}
+        self._queues: dict[Category, BlockOrder] = {}
         self._times: dict[Category, ReuseTimes] = {}
-        self._uses: dict[int, Use] = {}
+        self._uses: Shards[int, Use] = Shards()
         self._ghosts: Ghosts[Use] = Ghosts(capacity * _GHOST_RATIO)
         self._life_s = _FIRST_LIFE_S
 
@@ -60,29 +62,32 @@ class WorkloadAware(EvictionBase):
         self._restore(block)
 
     def _reward(self, block: int, facts: BlockFacts) -> None:
-        last = self._uses[block]
-        turn, length = last.category
-        is_candidate = block in self._queues.get(last.category, ())
-        if is_candidate:
-            self._withdraw(block)
+        last = self._uses.of(block)[block]
+        turn, length = last.category.turn, last.category.length
+        queue = self._queues.get(last.category)
+        is_candidate = queue is not None and queue.discard(block)
         self._use(block, Category(min(turn + 1, _MOST_TURNS), length), last)
         if is_candidate:
             self._restore(block)
 
     def _withdraw(self, block: int) -> None:
-        del self._queues[self._uses[block].category][block]
+        self._queues[self._uses.of(block)[block].category].discard(block)
 
     def _restore(self, block: int) -> None:
-        self._queues.setdefault(self._uses[block].category, OrderedDict())[block] = None
+        category = self._uses.of(block)[block].category
+        queue = self._queues.get(category)
+        if queue is None:
+            queue = self._queues[category] = block_order(self.capacity)
+        queue.push(block)
 
     def _select(self) -> int:
         now = self._clock()
         queues = [one for one in self._queues.items() if one[1]]
         _, queue = min(
-            queues, key=lambda one: self._chance(one[0], next(iter(one[1])), now)
+            queues, key=lambda one: self._chance(one[0], one[1].first(), now)
         )
-        block, _ = queue.popitem(last=False)
-        idle_s = now - self._uses[block].time
+        block = queue.pop()
+        idle_s = now - self._uses.of(block)[block].time
         self._life_s += _LIFE_GAIN * (idle_s - self._life_s)
         return block
 
@@ -96,18 +101,22 @@ class WorkloadAware(EvictionBase):
         return sorted(ranks, key=ranks.__getitem__)
 
     def _forget(self, block: int, facts: BlockFacts) -> None:
-        self._ghosts.remember(block, self._uses.pop(block))
+        self._ghosts.remember(block, self._uses.of(block).pop(block))
+
+    def forget_gone(self, count: int) -> bool:
+        """Forget up to *count* blocks that are gone; tell whether more are left."""
+        return self._ghosts.forget(count)
 
     def _use(self, block: int, category: Category, last: Use | None) -> None:
         now = self._clock()
         if last is not None:
             self._times[last.category].add_reuse(now - last.time)
-        self._uses[block] = Use(category, now)
+        self._uses.of(block)[block] = Use(category, now)
         self._times.setdefault(category, ReuseTimes()).add_use()
 
     def _chance(self, category: Category, block: int, now: float) -> float:
         """Return how likely *block* is used again within a life from now."""
         times = self._times[category]
         share, rate = times.share, times.rate
-        waiting = share * exp(-rate * (now - self._uses[block].time))
+        waiting = share * exp(-rate * (now - self._uses.of(block)[block].time))
         return waiting * (1.0 - exp(-rate * self._life_s)) / (1.0 - share + waiting)

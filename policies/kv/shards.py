@@ -1,10 +1,13 @@
-"""A table of many blocks that never grows in one piece."""
+"""A table of many blocks that never grows in one piece, nor is freed in one."""
 
+from array import array
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 LAST = 63
 """Number of the last shard; one less than a power of two."""
+
+_FREED_AT_ONCE = 32_768
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -42,3 +45,27 @@ class Shards(Generic[Key, Value]):
     def of(self, key: Key) -> dict[Key, Value]:
         """Return the shard of a key, to look there or to change it."""
         return self.tables[hash(key) & LAST]
+
+
+def dismantle(root: object) -> Iterator[None]:
+    """Free what an object that nobody needs any more has, a table at a time.
+
+    Of objects of these policies it takes apart what is in their slots; others go at
+    once. Nothing of it is of any use from the first step on.
+    """
+    waiting, policies = [root], __name__.removesuffix("kv.shards")
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Shards):
+            while one.tables:
+                one.tables.pop()
+                yield
+        elif isinstance(one, array):
+            while one:
+                del one[-_FREED_AT_ONCE:]
+                yield
+        elif isinstance(one, list | dict):
+            waiting += one.values() if isinstance(one, dict) else one
+        elif type(one).__module__.startswith(policies):
+            slots = (getattr(base, "__slots__", ()) for base in type(one).__mro__)
+            waiting += [getattr(one, slot, None) for some in slots for slot in some]

@@ -1,6 +1,7 @@
 """Print how long the vLLM plugin holds up an engine, on vLLM's own block pool.
 
     python tests/bench/vllm_plugin_slices.py [--blocks 65536] [--rounds 3]
+    python tests/bench/vllm_plugin_slices.py --policies all
 
 Runs with the Python of the environment that the example makes. There is no engine: the
 pool is filled with chains of 1,024 blocks of 16 tokens, and each verb is given all of
@@ -11,15 +12,24 @@ longer than the second, the core was taken away meanwhile. Calls are those of al
 rounds, and long are those above 5 ms on the clock. A part of an answer is encoded by
 another thread of the engine, so its encoding is measured alone. `note` is the
 microseconds that watching costs for each block that the engine caches, at its least.
+
+With `--policies` there is one line for each block eviction policy instead: the longest
+call of CPU time of any verb under it, and which verb that was, `policy` being the
+change to it and away from it. `gc` is the most that a full garbage collection takes
+longer for what was made since the pool was empty, under the policy and full: what the
+engine pays for our tables at any time.
 """
 
 import argparse
 import gc
+import hashlib
 import os
 import statistics
 import sys
 import tempfile
 import time
+from array import array
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -32,7 +42,6 @@ NAMED = 65_536
 """Blocks that one request may name."""
 
 LONG_MS = 5.0
-POLICIES = ("arc", "s3fifo", "lfu")
 
 Times = list[tuple[float, float]]
 """Milliseconds of each call: on the clock, and of the thread's CPU time."""
@@ -73,15 +82,22 @@ class Pooled:
         self.stock = self.pool.cache_full_blocks
         faults = {"budget": "unsupported: there is no model"}
         self.control: Any = install(scheduler, faults)
+        # vLLM's own map of what is cached is gone through in any engine; with a block
+        # in it when all is frozen, it is not, and what is left to see is ours.
+        map_of: Any = self.pool.cached_block_hash_to_block
+        map_of.insert(bytes(36), self.pool.null_block)
+        self._num_chains = 0
         self.note_us: list[float] = []
         self.encoded_ms: list[float] = []
 
-    def fill(self) -> list[int]:
-        """Cache as many chains as fit; returns the keys of all blocks."""
-        keys: list[int] = []
-        for number in range((self.pool.num_gpu_blocks - 1) // CHAIN):
+    def fill(self) -> "array[int]":
+        """Cache as many new chains as there are pages for; returns their keys."""
+        keys = array("Q")  # the garbage collector goes through lists
+        for _ in range(self.pool.get_num_free_blocks() // CHAIN):
+            self._num_chains += 1
+            number = self._num_chains
             hashes = [
-                bytes(24) + (number * CHAIN + depth + 1).to_bytes(8, "big")
+                hashlib.sha256(b"%d %d" % (number, depth)).digest()
                 for depth in range(CHAIN)
             ]
             request: Any = SimpleNamespace(
@@ -101,7 +117,8 @@ class Pooled:
             self.note_us.append(took_us - self._stock_us(request))
             self.pool.free_blocks(reversed(pages))
             self.pool.take_events()
-            keys += [number * CHAIN + depth + 1 for depth in range(CHAIN)]
+            keys.extend(int.from_bytes(one[-8:], "big") for one in hashes)
+        gc.collect()  # of what filling has left behind, nothing counts
         return keys
 
     def _stock_us(self, request: Any) -> float:
@@ -164,18 +181,11 @@ class Round(NamedTuple):
 
 
 def run(num_blocks: int) -> Round:
-    """Measure on one fresh pool; the garbage of filling it is not counted."""
+    """Measure on one fresh pool, frozen when it was made, as engines are."""
     pooled = Pooled(num_blocks)
+    freeze()
     keys = pooled.fill()
-    gc.collect()
-    gc.freeze()
-
-    def all_of(verb: str, keys: list[int] = keys, **more: object) -> Times:
-        times: Times = []
-        for at in range(0, len(keys), NAMED):
-            times += pooled.times(verb, {"hashes": keys[at : at + NAMED], **more})
-        return times
-
+    all_of = partial(named, pooled, keys)
     prompt = list(range(CHAIN * SIZE))
     times = {
         "snapshot": pooled.times("snapshot", {"token_ids": True}),
@@ -186,17 +196,80 @@ def run(num_blocks: int) -> Round:
         "expire": expired(pooled),
         "hashes": pooled.times("hashes", {"token_ids": prompt}),
         "pages": pooled.times("pages", {}),
-        "evict half": all_of("evict", keys[: len(keys) // 2]),
+        "evict half": named(pooled, keys[: len(keys) // 2], "evict"),
         "flush": pooled.times("flush", {}),
     }
-    pooled.fill()
-    for name in POLICIES:
-        times[f"policy {name}"] = pooled.times("policy", {"name": name})
-        times[f"retain, {name}"] = all_of("retain", ttl_s=600.0)
-        times[f"release, {name}"] = all_of("release")
-    times["policy lru"] = pooled.times("policy", {"name": "lru"})
     gc.unfreeze()
     return Round(times, max(pooled.encoded_ms), statistics.median(pooled.note_us))
+
+
+def measure_policies(num_blocks: int, names: list[str]) -> None:
+    """Print the longest call under each policy, on one pool for each."""
+    print(f"pool of {num_blocks} blocks; ms of CPU time")
+    print(f"  {'':16} {'most':>6} {'of':18} {'calls':>6} {'long':>5} {'gc':>5}")
+    for name in names or _available():
+        pooled = Pooled(num_blocks)
+        freeze()
+        times, gc_ms = run_policy(pooled, name)
+        most, verb = max((cpu, verb) for verb, took in times for _, cpu in took)
+        calls = sum(len(took) for _, took in times)
+        long = sum(cpu > LONG_MS for _, took in times for _, cpu in took)
+        print(f"  {name:16} {most:6.2f} {verb:18} {calls:6} {long:5} {gc_ms:5.1f}")
+        gc.unfreeze()
+
+
+def run_policy(pooled: Pooled, name: str) -> tuple[list[tuple[str, Times]], float]:
+    """Have blocks come, be used and go under a policy in all ways that verbs know."""
+    times = [("policy", pooled.times("policy", {"name": name}))]
+    keys = pooled.fill()
+    half = keys[: len(keys) // 2]
+    for ttl_s in (600.0, 900.0):  # used, and freed again
+        times.append(("retain", named(pooled, keys, "retain", ttl_s=ttl_s)))
+        times.append(("release", named(pooled, keys, "release")))
+    gc_ms = collection_ms()
+    times.append(("snapshot", pooled.times("snapshot", {"token_ids": True})))
+    times.append(("retain", named(pooled, keys, "retain", ttl_s=600.0)))
+    times.append(("evict", named(pooled, keys[::-1][: len(half)], "evict")))
+    pooled.fill()  # takes the place of others
+    times.append(("expire", expired(pooled)))
+    times.append(("demote", named(pooled, half, "demote")))
+    pooled.fill()
+    times.append(("policy", pooled.times("policy", {"name": "lru"})))
+    times.append(("policy", pooled.times("policy", {"name": name})))
+    pooled.fill()
+    times.append(("flush", pooled.times("flush", {})))
+    return times, gc_ms
+
+
+def freeze() -> None:
+    """Put what there is out of the garbage collector's sight, as engines do."""
+    gc.collect()
+    gc.freeze()
+
+
+def collection_ms() -> float:
+    """Return what a full collection takes that finds nothing, at its least."""
+    took: list[float] = []
+    for _ in range(3):
+        begun = time.thread_time()
+        gc.collect()
+        took.append(1e3 * (time.thread_time() - begun))
+    return min(took)
+
+
+def named(pooled: Pooled, keys: "array[int]", verb: str, **more: object) -> Times:
+    """Perform a verb on blocks, in as many requests as that takes."""
+    times: Times = []
+    for at in range(0, len(keys), NAMED):
+        some = keys[at : at + NAMED].tobytes()
+        times += pooled.times(verb, {"hashes": some, **more})
+    return times
+
+
+def _available() -> list[str]:
+    from warmroute.policies.eviction.registry import evictions
+
+    return [name for name in evictions.names() if name != "lru"]
 
 
 def expired(pooled: Pooled) -> Times:
@@ -213,9 +286,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=65_536, help="blocks of the pool")
     parser.add_argument("--rounds", type=int, default=3, help="pools one after another")
+    parser.add_argument("--policies", nargs="+", help="these, or all; a line for each")
     options = parser.parse_args()
     if INSIDE in os.environ:
-        measure(options.blocks, options.rounds)
+        if options.policies:
+            names = [name for name in options.policies if name != "all"]
+            measure_policies(options.blocks, names)
+        else:
+            measure(options.blocks, options.rounds)
         return
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "01_two_vllm")]
     from engines.vllm_plugin_rig import link_package

@@ -165,6 +165,6 @@ def use_chain(shadow: Shadow, blocks: list[int], ancestor: int | None = None) ->
 def hit_ratio(blocks: list[int], capacity: int, share: float) -> float:
     contest = Contest([Lru(capacity=capacity, clock=FakeClock())], share)
     contest._round_uses = len(blocks) + 1  # one round without end
-    for block in [*blocks, -1]:
+    for block in [*blocks, 1 << 40]:
         contest.use(block, BlockFacts(0))
     return contest._shadows[0].hits / sum(map(contest._samples, blocks))

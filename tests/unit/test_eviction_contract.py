@@ -1,5 +1,8 @@
 """Every block eviction policy against one contract, whatever is done to it."""
 
+import gc
+from array import array
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import pytest
@@ -9,10 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from unit.eviction_rig import POLICIES, FakeClock, SingleBlockCache, facts
 
 from warmroute.policies.errors import PolicyError
-from warmroute.policies.eviction.base import BlockEviction
+from warmroute.policies.eviction.base import BlockEviction, Remembering
+from warmroute.policies.kv.shards import Shards, dismantle
 
 CAPACITY = 5
 BLOCKS = 10
+MANY = 20_000
+GONE_THROUGH = dict | set | list | tuple | OrderedDict
 
 blocks = st.integers(0, BLOCKS - 1)
 
@@ -132,6 +138,46 @@ def test_forgets_what_is_gone(policy: type[BlockEviction]) -> None:
 
 
 @each_policy
+def test_no_table_of_many_blocks_is_one_piece(policy: type[BlockEviction]) -> None:
+    """What grows by moving all that it has is an eighth of the blocks at most."""
+    one = policy(capacity=MANY, clock=FakeClock())
+    come_and_go(one, MANY)
+    pieces = [seen for seen in containers(one, set()) if not isinstance(seen, array)]
+    assert sum(map(len, pieces)) > MANY, "the tables were not found"
+    assert max(map(len, pieces)) <= MANY // 8
+
+
+@each_policy
+def test_the_garbage_collector_has_little_to_go_through(
+    policy: type[BlockEviction],
+) -> None:
+    """No object for each block, nor a list or an ordered table of all of them."""
+    one = policy(capacity=MANY, clock=FakeClock())
+    gc.collect()
+    known = {id(seen) for seen in gc.get_objects()}
+    known.add(id(known))
+    come_and_go(one, MANY)
+    gc.collect()  # makes it look past what holds no container
+    new = [seen for seen in gc.get_objects() if id(seen) not in known]
+    entries = [len(seen) for seen in new if isinstance(seen, GONE_THROUGH)]
+    assert len(new) + sum(entries) <= MANY // 4
+
+
+@each_policy
+def test_is_freed_in_pieces(policy: type[BlockEviction]) -> None:
+    """What is gone is forgotten some at a time, and then each table goes alone."""
+    one = policy(capacity=1_000, clock=FakeClock())
+    come_and_go(one, 1_000)
+    one.evict(1_000)
+    left = num_objects(one)
+    while isinstance(one, Remembering) and one.forget_gone(8):
+        assert left - num_objects(one) <= 8 * 16
+        left = num_objects(one)
+    assert sum(1 for _ in dismantle(one)) >= 64
+    assert not any(len(shards.tables) for shards in all_shards(one, set()))
+
+
+@each_policy
 def test_misuse_is_an_error(policy: type[BlockEviction]) -> None:
     """Unknown blocks are a KeyError, a block twice and no room a PolicyError."""
     one = policy(capacity=2, clock=FakeClock())
@@ -167,6 +213,19 @@ def test_residents_come_in_the_order_of_eviction(policy: type[BlockEviction]) ->
     assert cache.policy.evict(16) == listed
 
 
+def come_and_go(policy: BlockEviction, num_blocks: int) -> None:
+    """Have blocks come in, be used, held, and freed, and half of them replaced."""
+    for block in range(num_blocks):
+        policy.inserted(block, facts(block))
+        policy.touched(block)
+        policy.held(block)
+    for block in range(num_blocks):
+        policy.freed(block)
+    policy.evict(num_blocks // 2)
+    for block in range(num_blocks, num_blocks + num_blocks // 2):
+        policy.inserted(block, facts(block))
+
+
 def peak_objects(cache: SingleBlockCache, num_blocks: int) -> int:
     """Use new blocks, and return the most entries that were there on the way."""
     peak = 0
@@ -186,14 +245,30 @@ def containers(root: object, seen: set[int]) -> Iterator[object]:
     if id(root) in seen:
         return
     seen.add(id(root))
-    if isinstance(root, dict | set | list | tuple):
+    if isinstance(root, dict | set | list | tuple | array):
         yield root
+        if isinstance(root, array):
+            return
         children = [*root.values()] if isinstance(root, dict) else [*root]
     else:
         slots = [slot for base in type(root).__mro__ for slot in slots_of(base)]
         children = [getattr(root, slot, None) for slot in slots]
     for child in children:
         yield from containers(child, seen)
+
+
+def all_shards(root: object, seen: set[int]) -> Iterator[Shards[int, object]]:
+    if id(root) in seen:
+        return
+    seen.add(id(root))
+    if isinstance(root, Shards):
+        yield root
+    elif isinstance(root, list | tuple):
+        for child in root:
+            yield from all_shards(child, seen)
+    for base in type(root).__mro__:
+        for slot in slots_of(base):
+            yield from all_shards(getattr(root, slot, None), seen)
 
 
 def slots_of(base: type) -> tuple[str, ...]:

@@ -2,10 +2,12 @@
 
 from random import Random
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmroute.policies.eviction.block_heap import BlockHeap
+from warmroute.policies.eviction.block_order import block_order
 from warmroute.policies.eviction.block_queue import BlockQueue
 from warmroute.policies.eviction.ghosts import Ghosts
 from warmroute.policies.eviction.leaf_heap import LeafHeap
@@ -39,7 +41,68 @@ class TestBlockHeap:
         heap = BlockHeap()
         for time in range(5000):
             heap.put(time % 10, (-time, 0))
-        assert len(heap._entries) <= 2 * 10 + 65
+        assert heap.num_entries <= 2 * 10 + 65
+
+    @given(seed=st.integers(0, 2**32))
+    @settings(max_examples=10, deadline=None)
+    def test_many_are_in_pieces_and_still_in_order(self, seed: int) -> None:
+        """Whatever thousands of blocks do, the least goes, and few are stale."""
+        rng = Random(seed)
+        heap, keys = BlockHeap(), dict[int, tuple[float, int]]()
+        for time in range(12_000):
+            block = rng.randrange(3_000)
+            verb = rng.choices(["put", "discard", "pop"], [6, 1 + time // 3_000, 1])[0]
+            if verb == "put":
+                keys[block] = (rng.randrange(50), time)
+                heap.put(block, keys[block])
+            elif verb == "discard":
+                assert heap.discard(block) == keys.pop(block, None)
+            elif keys:
+                block, key = heap.pop()
+                assert key == keys.pop(block) <= min(keys.values(), default=key)
+            assert heap.num_entries <= 4 * len(keys) + 512
+        heap.check_integrity()
+        assert heap.ordered() == sorted(keys, key=keys.__getitem__)
+        assert [heap.pop()[0] for _ in range(len(heap))] == sorted(
+            keys, key=keys.__getitem__
+        )
+
+    def test_many_that_left_are_not_passed_over(self) -> None:
+        """Where the least 30,000 have left, the next one is found at once."""
+        heap = BlockHeap()
+        for block in range(40_000):
+            heap.put(block, (block, 0))
+        for block in range(30_000):
+            heap.discard(block)
+        before = heap.num_entries
+        assert heap.pop()[0] == 30_000
+        assert before - heap.num_entries <= 512
+
+
+class TestBlockOrder:
+    @pytest.mark.parametrize("most", [9, 100_000])
+    @given(seed=st.integers(0, 2**32))
+    def test_is_a_list_that_changes_at_its_ends(self, most: int, seed: int) -> None:
+        rng = Random(seed)
+        order, model = block_order(most), list[int]()
+        for _ in range(200):
+            verb = rng.choice(["push", "push", "renew", "discard", "pop", "pop_last"])
+            block = rng.randrange(10)
+            if verb == "push" and block not in model:
+                order.push(block)
+                model.append(block)
+            elif verb in ("renew", "discard"):
+                assert getattr(order, verb)(block) == (block in model)
+                model = [one for one in model if one != block]
+                model += [block] if verb == "renew" and block in order else []
+            elif verb == "pop" and model:
+                assert order.first() == model[0]
+                assert order.pop() == model.pop(0)
+            elif verb == "pop_last" and model:
+                assert order.pop_last() == model.pop()
+            assert [*order] == model
+            assert len(order) == len(model)
+            assert all((one in order) == (one in model) for one in range(10))
 
 
 class TestBlockQueue:
@@ -51,7 +114,7 @@ class TestBlockQueue:
     )
     def test_blocked_ones_are_passed_over(self, steps: list[tuple[str, int]]) -> None:
         """It gives up unblocked blocks only, each once, and counts them."""
-        queue, order, blocked = BlockQueue(), list[int](), set[int]()
+        queue, order, blocked = BlockQueue(9), list[int](), set[int]()
         for verb, block in steps:
             if verb == "push" and block not in order:
                 queue.push(block)
@@ -70,9 +133,45 @@ class TestBlockQueue:
             assert queue.num_ready == len(order) - len(blocked)
             assert set(queue.ready()) == set(order) - blocked
 
+    @given(seed=st.integers(0, 2**32))
+    def test_blocked_ones_keep_their_place_or_are_first(self, seed: int) -> None:
+        """Those that one behind them went before come to the front, the last first."""
+        rng = Random(seed)
+        queue, order, blocked = BlockQueue(9), list[int](), set[int]()
+        passed, in_front = set[int](), set[int]()
+        for new in range(300):
+            verb = rng.choice(["push", "block", "unblock", "pop", "discard"])
+            some = [one for one in order if (one in blocked) == (verb == "unblock")]
+            if verb == "push" or not some:
+                queue.push(new)
+                order.append(new)
+                continue
+            block = rng.choice(some)
+            if verb == "block":
+                queue.block(block)
+                blocked.add(block)
+            elif verb == "unblock":
+                queue.unblock(block)
+                blocked.remove(block)
+                if block in passed:
+                    order.remove(block)
+                    order.insert(0, block)
+                    passed.remove(block)
+                    in_front.add(block)
+            elif verb == "pop":
+                block = next(one for one in order if one not in blocked)
+                assert queue.pop() == block
+                if block not in in_front:
+                    passed.update(order[: order.index(block)])
+                order.remove(block)
+            else:
+                queue.discard(block)
+                order.remove(block)
+            assert [*queue.ready()] == [one for one in order if one not in blocked]
+
     def test_a_blocked_one_is_first_again(self) -> None:
         """Passed over at the front, it is at the front once it is unblocked."""
-        queue = BlockQueue()
+        queue = BlockQueue(9)
         for block in (1, 2, 3):
             queue.push(block)
         queue.block(1)

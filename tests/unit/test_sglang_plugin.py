@@ -14,7 +14,7 @@ from unit.fake_sglang_tree import PAGE, FakeCore, digest, fake_tree, keys_of
 from warmroute.adapters.kv_control import VERBS
 from warmroute.adapters.kv_plugin.calls import CoreCalls
 from warmroute.adapters.kv_plugin.entry import is_wanted
-from warmroute.adapters.kv_plugin.verbs import DeafControl
+from warmroute.adapters.kv_plugin.verbs import DeafControl, packed
 from warmroute.adapters.sglang.plugin import entry, names
 from warmroute.adapters.sglang.plugin.desk import Desk, TreeControl
 from warmroute.adapters.sglang.plugin.endpoint import DeafLink, DoorApp, SGLangEndpoint
@@ -88,6 +88,8 @@ class Rig:
     def ask(self, verb: str, **arguments: object) -> dict[str, Any]:
         """Perform a verb to its end; returns its parts as one, lists joined."""
         self._ticket += 1
+        if "hashes" in arguments:
+            arguments["hashes"] = packed(cast(list[int], arguments["hashes"]))
         answer = self.control.call(self._ticket, verb, arguments)
         told: dict[str, Any] = {}
         while True:
@@ -294,7 +296,7 @@ def test_however_much_is_named_no_slice_looks_at_much(verb: str) -> None:
     tree = Measured(rig.tree)
     rig.verbs._tree = rig.pins._tree = rig.pins._census._tree = tree
     most = before = 0
-    for _ in getattr(rig.verbs, verb)({"hashes": keys, "ttl_s": 5.0}):
+    for _ in getattr(rig.verbs, verb)({"hashes": packed(keys), "ttl_s": 5.0}):
         most, before = max(most, tree.num_looked - before), tree.num_looked
     assert len(rig.locked()) == (len(keys) if verb == "retain" else 0)
     assert before >= len(keys) == 5_700

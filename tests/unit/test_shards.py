@@ -1,6 +1,8 @@
 """A table that is spread over small ones."""
 
-from warmroute.policies.kv.shards import Shards
+from array import array
+
+from warmroute.policies.kv.shards import Shards, dismantle
 
 
 def test_a_table_is_what_a_dict_is() -> None:
@@ -23,3 +25,18 @@ def test_no_shard_has_much_to_move_when_it_grows() -> None:
     for key in range(100_000):
         table.of(key)[key] = None
     assert max(map(len, table)) < 100_000 / 50
+
+
+def test_what_nobody_needs_is_freed_a_table_at_a_time() -> None:
+    table: Shards[int, int] = Shards()
+    for key in range(1_000):
+        table.of(key)[key] = key
+    freed = dismantle(table)
+    for left in reversed(range(64)):
+        next(freed)
+        assert len(table.tables) == left
+    assert [*freed] == []
+    numbers = array("Q", range(100_000))
+    assert next(dismantle(numbers)) is None
+    assert len(numbers) == 100_000 - 32_768
+    assert len([*dismantle([numbers, {1: table}, object(), None])]) == 3

@@ -173,7 +173,7 @@ class Verbs(EngineVerbs):
         """Say when something retained is due next."""
         yield {"due_s": self._pins.due_s}
 
-    def _tails(self, keys: list[int]) -> Iterator[tuple[Node | None, int]]:
+    def _tails(self, keys: Sequence[int]) -> Iterator[tuple[Node | None, int]]:
         """Yield nodes that end with named pages, deepest first, and how many."""
         found: Found = {}
         for _ in self._tree.find(keys, found):

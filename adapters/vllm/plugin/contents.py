@@ -5,7 +5,6 @@ here when a block is cached, which costs some microseconds a block. A note is
 kept while some page may still hold the block, so their number is that of the pages.
 """
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -25,7 +24,7 @@ from warmroute.policies.kv.shards import LAST, Shards
 
 _GROUP_BYTES = 4
 _KEY_BYTES = 8
-_LOOKED_AT = 1_024
+_LOOKED_AT = 256
 
 ExtraKeys = Callable[[Request, int, int], list[object] | None]
 
@@ -100,7 +99,7 @@ class Contents:
                         block_hash,
                         parent,
                         depth,
-                        array("I", tokens[first : first + size]),
+                        tokens[first : first + size],
                         self._extra_keys(request, first, first + size),
                     )
                 self._put(blocks[depth].block_id, block_hash, key, parent)

@@ -8,7 +8,7 @@ from warmroute.adapters.kv_control import Reason
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.ports import Block, Pool
 
-SLICE = 64
+SLICE = 16
 """Blocks that are dropped before the engine may go on."""
 
 LEVELS = 4_096

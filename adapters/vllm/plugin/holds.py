@@ -23,7 +23,7 @@ class PoolHolds:
     def __init__(self, pool: Pool, contents: Contents) -> None:
         self._pool = pool
         self._contents = contents
-        self._held: Shards[int, Block] = Shards()
+        self._held: Shards[int, int] = Shards()  # the number of the page of each
 
     def __repr__(self) -> str:
         return f"<PoolHolds [Blocks: {len(self._held)}]>"
@@ -53,12 +53,12 @@ class PoolHolds:
         for key in block_hashes:
             page = self._contents.pages(key)[0]
             self._pool.touch([page])
-            self._held.of(key)[key] = page
+            self._held.of(key)[key] = page.block_id
 
     def unhold(self, block_hashes: Sequence[int]) -> int:
         """Drop our reference of each that we hold, the tail of a chain first."""
         pages = [
-            self._held.of(key).pop(key)
+            self._pool.blocks[self._held.of(key).pop(key)]
             for key in reversed(block_hashes)
             if key in self._held
         ]

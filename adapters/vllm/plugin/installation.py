@@ -27,7 +27,7 @@ from warmroute.policies.kv.retention import Retention
 
 logger = logging.getLogger(__name__)
 
-_EXPIRED_AT_ONCE = 128
+_EXPIRED_AT_ONCE = 16
 
 
 def install(scheduler: Scheduler, faults: dict[str, str]) -> CoreControl | DeafControl:

@@ -17,9 +17,15 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
     parent: int | None
     depth: int
-    tokens: Sequence[int]
+    packed: bytes
+    """The tokens, packed: the garbage collector would go through arrays of them."""
     extra_keys: list[object] | None
     place: int
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The tokens."""
+        return memoryview(self.packed).cast("I")
 
 
 class Notes:
@@ -83,7 +89,8 @@ class Notes:
             self._hashes.append(block_hash)
             self._numbers.append(self.num_made)
         self.num_made += 1
-        content = Content(parent, depth, tokens, extra_keys, place)
+        packed = array("I", tokens).tobytes()
+        content = Content(parent, depth, packed, extra_keys, place)
         self._by_hash.tables[hash(block_hash) & LAST][block_hash] = content
 
     def remove(self, block_hash: bytes) -> Content:

@@ -11,7 +11,7 @@ from warmroute.policies.eviction.registry import create, evictions
 NATIVE = "lru"
 """vLLM's own order is this one, so its own queue serves for it."""
 
-_SLICE = 64
+_SLICE = 8
 
 
 class Ordering:
@@ -72,7 +72,7 @@ class Ordering:
         if isinstance(queue, PolicyQueue):
             queue.retire()
         if name != NATIVE or options:
-            self._install(PolicyQueue(queue, policy, self._contents))
+            self._install(PolicyQueue(queue, policy, self._contents, self._pool.blocks))
         self._name, self.options = name, dict(options)
         yield from self._drain()
 
@@ -95,7 +95,7 @@ class Ordering:
             while retired.drain(_SLICE):
                 yield
             self._take_out(retired)
-            yield
+            yield from retired.dismantle()
 
     def _retired(self) -> PolicyQueue | None:
         """Return the innermost retired queue."""

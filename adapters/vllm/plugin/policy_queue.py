@@ -7,16 +7,22 @@ moves nothing, and taking it out moves pages in slices.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
+from typing import Final
 
 from warmroute.adapters.vllm.plugin.contents import Contents, key_of
 from warmroute.adapters.vllm.plugin.ports import Block, FreeQueue
-from warmroute.policies.eviction.base import BlockEviction, BlockFacts
-from warmroute.policies.kv.shards import Shards
+from warmroute.policies.eviction.base import BlockEviction, BlockFacts, Remembering
+from warmroute.policies.kv.shards import Shards, dismantle
 
 logger = logging.getLogger(__name__)
+
+_UNKNOWN: Final = 0
+_USED: Final = 1
+_FREE: Final = 2
 
 
 class PolicyQueue:
@@ -25,38 +31,46 @@ class PolicyQueue:
     A policy that raises or names pages that are not its own is given up for vLLM's
     order; the engine does not notice. What it ranked stays here, and goes behind the
     others in no order: to move all of it at once would hold up the engine. O(log n) a
-    page, as the policies are.
+    page, as the policies are. What is noted of a page lies in arrays: a table of pages
+    would be gone through by the garbage collector.
 
     Args:
         native: The queue before: vLLM's own, or one whose policy is on its way out.
         policy: Ranks cached pages, by the key of what they hold.
         contents: Tells a policy about blocks.
+        blocks: All pages of the pool, by their numbers.
 
     Attributes:
         policy: The policy; None once it was given up.
     """
 
     __slots__ = (
+        "_blocks",
         "_contents",
-        "_free",
         "_keys",
         "_num_free",
         "_pages",
+        "_states",
         "is_retired",
         "native",
         "policy",
     )
 
     def __init__(
-        self, native: FreeQueue, policy: BlockEviction, contents: Contents
+        self,
+        native: FreeQueue,
+        policy: BlockEviction,
+        contents: Contents,
+        blocks: Sequence[Block],
     ) -> None:
         self.native = native
         self.policy: BlockEviction | None = policy
         self._contents = contents
+        self._blocks = blocks
         self.is_retired = False
         self._num_free = 0
-        self._free: Shards[int, Block] = Shards()  # evictable, by key
-        self._keys: Shards[int, int] = Shards()  # of all that it knows, by page
+        self._states = bytearray(len(blocks))  # free ones may be evicted
+        self._keys = array("Q", [0]) * len(blocks)  # of all pages that it knows
         self._pages: Shards[int, int] = Shards()  # the other way round
 
     def __repr__(self) -> str:
@@ -86,12 +100,12 @@ class PolicyQueue:
 
     def remove(self, block: Block) -> None:
         """Take out a page that is used again."""
-        key = self._key(block.block_id)
-        if key is None or key not in self._free:
+        page = block.block_id
+        if self._states[page] != _FREE:
             self.native.remove(block)
             return
-        self._take(key)
-        self._tell(partial(_use, key))
+        self._take(page)
+        self._tell(partial(_use, self._keys[page]))
 
     def append(self, block: Block) -> None:
         """Put a page where the policy wants it."""
@@ -110,10 +124,14 @@ class PolicyQueue:
 
     def get_all_free_blocks(self) -> list[Block]:
         """List all, the next victim first."""
-        ranked = self._left() if self.policy is None else self.policy.resident()
+        free: Iterable[int] = self._left()
+        if self.policy is not None:
+            ranked = self.policy.resident()
+            known = (self._pages.of(key).get(key) for key in ranked)
+            free = (one for one in known if one and self._states[one] == _FREE)
         return [
             *self.native.get_all_free_blocks(),
-            *(self._free.of(key)[key] for key in ranked if key in self._free),
+            *(self._blocks[page] for page in free),
         ]
 
     def iter_blocks_after(self, cursor: Block | None) -> Iterator[Block]:
@@ -125,9 +143,9 @@ class PolicyQueue:
     def touched(self, blocks: Sequence[Block]) -> None:
         """Take note that pages in use get another user."""
         for block in blocks:
-            key = self._key(block.block_id)
-            if key is not None and block.ref_cnt:
-                self._tell(partial(_touch, key))
+            page = block.block_id
+            if self._states[page] and block.ref_cnt:
+                self._tell(partial(_touch, self._keys[page]))
 
     def retire(self) -> None:
         """Rank nothing more; what is ranked stays until it is drained."""
@@ -136,28 +154,45 @@ class PolicyQueue:
     def drain(self, count: int) -> bool:
         """Hand up to *count* pages back to the queue before, the next victims first.
 
+        When there are none any more, as many pages in use are known no longer, and then
+        as many that are gone: to let go of all that at once would take long.
+
         Returns:
-            Whether more are left.
+            Whether more is left.
         """
-        self.native.append_n(self._evict(min(count, self._num_free)))
-        return self._num_free > 0
+        if self._num_free:
+            self.native.append_n(self._evict(min(count, self._num_free)))
+            return True
+        used = list(islice(self._in_state(_USED), count))
+        for page in used:
+            self._forget(page)
+        if used:
+            return True
+        policy = self.policy
+        return isinstance(policy, Remembering) and policy.forget_gone(count)
+
+    def dismantle(self) -> Iterator[None]:
+        """Free what is left of it and of its policy, in pieces; it is used no more."""
+        for part in (self.policy, self._pages, self._keys):
+            yield from dismantle(part)
 
     def _admit(self, block: Block) -> None:
         page = block.block_id
         key = None if block.block_hash is None else key_of(block.block_hash)
-        if self._key(page) != key:
+        if key is None or self._keys[page] != key:
             self._forget(page)
         is_ours = key is not None and self._pages.of(key).get(key, page) == page
         if key is None or not is_ours or self.policy is None or self.is_retired:
             self._forget(page)
             self.native.append_n([block])
             return
-        self._free.of(key)[key] = block
+        is_known = self._states[page] != _UNKNOWN
+        self._states[page] = _FREE
         self._num_free += 1
-        if page in self._keys:
+        if is_known:
             self._tell(partial(_free, key))
             return
-        self._keys.of(page)[page], self._pages.of(key)[key] = key, page
+        self._keys[page], self._pages.of(key)[key] = key, page
         self._tell(partial(_insert, key, self._facts(key)))
 
     def _facts(self, key: int) -> BlockFacts:
@@ -167,12 +202,14 @@ class PolicyQueue:
         return BlockFacts(depth=content.depth, parent=content.parent)
 
     def _forget(self, page: int) -> None:
-        key = self._keys.of(page).pop(page, None)
-        if key is not None:
-            del self._pages.of(key)[key]
-            if key in self._free:
-                self._take(key)
-            self._tell(lambda policy: policy.removed(key))
+        state, key = self._states[page], self._keys[page]
+        if state == _UNKNOWN:
+            return
+        if state == _FREE:
+            self._take(page)
+        self._states[page] = _UNKNOWN
+        del self._pages.of(key)[key]
+        self._tell(lambda policy: policy.removed(key))
 
     def _evict(self, count: int) -> list[Block]:
         victims: list[Block] = []
@@ -180,7 +217,8 @@ class PolicyQueue:
             try:
                 named = self.policy.evict(count)
                 # Those before a failure have been let go, and stay in the list.
-                victims.extend(map(self._release, named[:count]))
+                pages = (self._pages.of(key)[key] for key in named[:count])
+                victims.extend(map(self._release, pages))
             except Exception:
                 self._give_up("raised")
             else:
@@ -190,24 +228,29 @@ class PolicyQueue:
         victims += map(self._release, left)
         return victims
 
-    def _release(self, key: int) -> Block:
+    def _release(self, page: int) -> Block:
         """Know an evictable page no longer."""
-        block = self._take(key)
-        page = self._pages.of(key).pop(key)
-        del self._keys.of(page)[page]
-        return block
+        self._take(page)
+        self._states[page] = _UNKNOWN
+        key = self._keys[page]
+        del self._pages.of(key)[key]
+        return self._blocks[page]
 
-    def _take(self, key: int) -> Block:
-        block = self._free.of(key).pop(key)
+    def _take(self, page: int) -> None:
+        if self._states[page] != _FREE:
+            raise KeyError(page)
+        self._states[page] = _USED
         self._num_free -= 1
-        return block
-
-    def _key(self, page: int) -> int | None:
-        return self._keys.of(page).get(page)
 
     def _left(self) -> Iterator[int]:
-        """Yield what a policy that was given up has ranked, in no order."""
-        return chain.from_iterable(self._free)
+        """Yield the pages that a policy that was given up has ranked, in no order."""
+        return self._in_state(_FREE)
+
+    def _in_state(self, state: int) -> Iterator[int]:
+        page = self._states.find(state)
+        while page >= 0:
+            yield page
+            page = self._states.find(state, page + 1)
 
     def _tell(self, say: Callable[[BlockEviction], object]) -> None:
         if self.policy is None:
