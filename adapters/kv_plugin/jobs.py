@@ -8,7 +8,7 @@ from warmroute.policies.errors import ClientError, PolicyError
 
 logger = logging.getLogger(__name__)
 
-SLICE_S = 0.002
+SLICE_S = 0.001
 """How long a call works before it hands back; a slice that began is ended."""
 
 MAX_OPEN = 16

@@ -323,7 +323,7 @@ class TestJobs:
 
         def work() -> Any:
             for at in range(5):
-                time[0] += 0.0015
+                time[0] += 0.0006
                 yield {"at": at}
 
         told: list[float] = []

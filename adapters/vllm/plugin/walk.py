@@ -20,7 +20,7 @@ from typing import NamedTuple
 from warmroute.adapters.vllm.plugin.notes import Content, Notes
 from warmroute.adapters.vllm.plugin.ports import CacheMap, Elsewhere, pages_in
 
-AT_ONCE = 128
+AT_ONCE = 64
 """Places that are looked at before the engine may go on."""
 
 
