@@ -239,3 +239,19 @@ def test_two_blocks_with_one_key_leave_nothing_behind() -> None:
 
         assert len(known) == 0
         assert [known.get(key) for key in range(8)] == [None] * 8
+
+
+def test_of_two_blocks_with_one_key_the_other_one_is_still_found() -> None:
+    known = Known(2)
+    first, second = run_of(array("Q", [7, 1])), run_of(array("Q", [7, 2]))
+    for run in (first, second):
+        known.put(run.keys[HOLDER], run)
+    known.forget(first.keys[HOLDER], first)
+    assert known.get(7) is second
+
+
+def test_a_key_is_found_whatever_the_bytes_of_its_neighbours_look_like() -> None:
+    """Those of the second and third key hold the fourth one between them."""
+    run = run_of(array("Q", [7, 256, 512, 1, 5]))
+    places = [run.position(HOLDER, key) for key in run.keys[HOLDER]]
+    assert places == [0, 1, 2, 3, 4]
