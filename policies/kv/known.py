@@ -10,6 +10,7 @@ Table = dict[int, object]
 
 _FULL: Final = 21_845
 _MOVED_A_KEY: Final = 4
+_TIMES_A_TABLE: Final = 128
 _MAX_ENTRY_BYTES: Final = 54
 _SLACK_BYTES: Final = 512
 _NOWHERE: Final[Table] = {}
@@ -25,9 +26,10 @@ class Known:
 
     A key is looked for in the table where one was found before, in the newest one, and
     in the others, the oldest first: prompts go on where they were, and blocks go as
-    they have come. What is far off or unknown takes a look a table, 40 ns. A table of
-    which less than half is left moves into the newest one, four keys for each that
-    goes, so that there are few.
+    they have come. What is far off or unknown takes a look at each table. The table
+    that has the fewest keys moves into the newest one when less than half is left, some
+    keys for each that goes, wherever that was: so there are few, and none lasts that is
+    as good as empty.
 
     A key leads to the mark of its run, and only that to the run. To Python's garbage
     collector a dict of mere marks is no container; it would walk through one of runs,
@@ -38,12 +40,13 @@ class Known:
             with places of two bytes.
     """
 
-    __slots__ = ("_full", "_near", "_runs", "_tables")
+    __slots__ = ("_full", "_near", "_num_gone", "_runs", "_tables")
 
     def __init__(self, full: int = _FULL) -> None:
         self._full = full
         self._tables: list[Table] = []  # the newest is the last
         self._near = _NOWHERE
+        self._num_gone = 0
         self._runs: dict[object, Run] = {}
 
     def __repr__(self) -> str:
@@ -52,17 +55,17 @@ class Known:
     def __len__(self) -> int:
         return sum(map(len, self._tables))
 
-    @property
-    def is_empty(self) -> bool:
-        """Tell whether nothing is known."""
-        return not any(self._tables)
-
     def get(self, key: int) -> Run | None:
         """Return the run of a block, or None. O(tables) at worst."""
         mark = self._near.get(key)
         if mark is None:
-            mark = self._far(key)
-        return None if mark is None else self._runs[mark]
+            table = self._table_of(key)
+            if table is None:
+                return None
+            mark = table[key]
+            if table is not self._tables[-1]:
+                self._near = table
+        return self._runs[mark]
 
     def put(self, keys: "array[int]", run: Run) -> None:
         """Let the blocks of *keys*, an ``array("Q")``, be found in *run*."""
@@ -99,33 +102,30 @@ class Known:
         mark, table = run.mark, self._near
         for key in keys:
             if table.get(key) is not mark:
-                found = self._table_of(key, mark)
-                if found is None:
+                table = self._table_of(key, mark) or _NOWHERE
+                if not table:
                     continue
-                table = found
             del table[key]
         self._near = table
-        if 2 * len(table) < self._full and table is not self._tables[-1]:
-            self._move(table, _MOVED_A_KEY * len(keys))
+        self._num_gone += len(keys)
+        if self._num_gone * _TIMES_A_TABLE >= self._full:
+            self._thin_out(_MOVED_A_KEY * self._num_gone)
+            self._num_gone = 0
 
     def close(self, run: Run) -> None:
         """Forget a run in which no block is to be found any more."""
         del self._runs[run.mark]
+        if not self._runs:
+            self._tables, self._near = [], _NOWHERE
 
     def any_run(self) -> Run | None:
-        """Return any run; None once in a while, and always when there is none.
-
-        For one that is emptied: the tables are freed on the way, one a call.
-        """
-        if not self._tables:
-            return None
-        table = self._tables[-1]
-        if not table:
-            self._free(table)
-            return None
-        key, mark = table.popitem()
-        table[key] = mark
-        return self._runs[mark]
+        """Return any run in which a block is found; None when there is none."""
+        for table in reversed(self._tables):
+            if table:
+                key, mark = table.popitem()  # is as fast where many have gone
+                table[key] = mark
+                return self._runs[mark]
+        return None
 
     def compact(self) -> None:
         """Give back what the newest table has grown to beyond its need.
@@ -151,43 +151,27 @@ class Known:
         """List the runs in which a block may be found."""
         return list(self._runs.values())
 
-    def _far(self, key: int) -> object | None:
-        """Return what *key* leads to, where that is not in the table at hand."""
-        tables = self._tables
-        mark = tables[-1].get(key) if tables else None
-        if mark is not None:
-            return mark
-        for table in tables:
-            mark = table.get(key)
-            if mark is not None:
-                self._near = table
-                return mark
-        return None
+    def _table_of(self, key: int, mark: object = None) -> Table | None:
+        """Return the table of *key*, or the one that leads from it to *mark*.
 
-    def _table_of(self, key: int, mark: object) -> Table | None:
-        """Return the table that leads from *key* to *mark*.
-
-        There is none where the engine has named two blocks alike.
+        There may be none where the engine has named two blocks alike.
         """
-        tables = self._tables
-        if tables[-1].get(key) is mark:
-            return tables[-1]
-        for table in tables:
-            if table.get(key) is mark:
+        for table in self._tables[-1:] + self._tables:
+            found = table.get(key)
+            if found is not None and (mark is None or found is mark):
                 return table
         return None
 
     def _lead(self, keys: "array[int]", mark: object, run: Run) -> None:
         """Let blocks that are found by *mark* be found in *run*."""
-        self._runs[run.mark] = run
-        table = self._near
+        new, table = run.mark, self._near
+        self._runs[new] = run
         for key in keys:
             if table.get(key) is not mark:
-                found = self._table_of(key, mark)
-                if found is None:
+                table = self._table_of(key, mark) or _NOWHERE
+                if not table:
                     continue
-                table = found
-            table[key] = run.mark
+            table[key] = new
 
     def _with_room(self, num_keys: int) -> Table:
         """Return the newest table, a fresh one where that is full."""
@@ -198,15 +182,20 @@ class Known:
             self._tables.append({})
         return self._tables[-1]
 
-    def _move(self, table: Table, num_keys: int) -> None:
-        """Move some keys of a table into the newest one; when empty, it is gone."""
-        num_keys = min(num_keys, len(table))
-        newest = self._with_room(num_keys)
-        for _ in range(num_keys):
-            key, mark = table.popitem()
-            newest[key] = mark
-        if not table:
-            self._free(table)
+    def _thin_out(self, num_keys: int) -> None:
+        """Move keys of the tables with the fewest; where none is left, it goes."""
+        while num_keys > 0:
+            table = min(self._tables[:-1], key=len, default=None)
+            if table is None or 2 * len(table) >= self._full:
+                return
+            num_moved = min(num_keys, len(table))
+            newest = self._with_room(num_moved)
+            for _ in range(num_moved):
+                key, mark = table.popitem()
+                newest[key] = mark
+            num_keys -= num_moved
+            if not table:
+                self._free(table)
 
     def _free(self, table: Table) -> None:
         self._tables = [one for one in self._tables if one is not table]

@@ -1,12 +1,8 @@
 """What backends leave behind: at once out of sight, and freed in slices."""
 
-from typing import Final
-
 from warmroute.policies.kv.announced import Announced
 from warmroute.policies.kv.holders import NUM_TIERS, PROMISED, Holder
 from warmroute.policies.kv.run import Run
-
-_TABLE_COST: Final = 64
 
 
 class Leaving(Announced):
@@ -91,12 +87,9 @@ class Leaving(Announced):
         return None
 
     def _drop_some(self, holder: int, owner: Holder, most: int) -> int:
-        """Drop up to *most* blocks of one run; return what that cost, in blocks."""
-        if not owner.known.is_empty:
-            run = owner.known.any_run()
-            if run is None:
-                return _TABLE_COST
-        else:
+        """Drop up to *most* blocks of one run; return how many."""
+        run = owner.known.any_run()
+        if run is None:
             if owner.recency is None:
                 owner.recency = self.recency(holder)
             run = owner.recency.oldest()

@@ -1,7 +1,11 @@
 """A run of consecutive blocks: the node of the prefix index."""
 
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import Final
+
+_KEY_BYTES: Final = 8
 
 
 class Run:
@@ -153,11 +157,21 @@ class Run:
     def position(self, holder: int, key: int) -> int:
         """Return where the block is that *holder* announced as *key*.
 
-        O(1) for the last one, which is what engines evict first; else O(n).
+        O(1) for the last and the first one, for engines evict from either end; else
+        O(n).
         """
         assert self.keys is not None
         keys = self.keys[holder]
-        return len(keys) - 1 if keys[-1] == key else keys.index(key)
+        if keys[-1] == key:
+            return len(keys) - 1
+        if keys[0] == key:
+            return 0
+        # To look for bytes takes a sixth of what it does to make numbers of them.
+        content, name = keys.tobytes(), key.to_bytes(_KEY_BYTES, sys.byteorder)
+        at = content.index(name)
+        while at % _KEY_BYTES:
+            at = content.index(name, at + 1)
+        return at // _KEY_BYTES
 
     def cut(self, num_blocks: int) -> "array[int]":
         """Take off the blocks behind the first *num_blocks*, which nobody has.

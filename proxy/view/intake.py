@@ -19,14 +19,14 @@ from warmroute.proxy.view.track import Track
 Message = bytes | Batch | Iterator[Batch]
 Piece = tuple[Message, bool]
 
-_SMALL_BYTES: Final = 1 << 10
+_SMALL_BYTES: Final = 1 << 8
 _LARGE_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 16 << 10
 _PIECE_COST: Final = 144
 _EVENT_COST: Final = 4
-_REMOVED_COST: Final = 4
+_REMOVED_COST: Final = 16
 _MAX_STORED: Final = 512
-_MAX_REMOVED: Final = 32
+_MAX_REMOVED: Final = 8
 _MAX_LAG_S: Final = 1e6
 
 
@@ -107,9 +107,9 @@ class Intake:
             return
         if is_live and batch.timestamp:
             self.lag_s = min(max(0.0, self._wall() - batch.timestamp), _MAX_LAG_S)
-        if len(message) > _SMALL_BYTES:
-            parts = reversed(list(_short(batch)))
-            self._pieces.extendleft((one, is_live) for one in parts)
+        parts = list(_short(batch)) if len(message) > _SMALL_BYTES else [batch]
+        if len(parts) > 1:
+            self._pieces.extendleft((one, is_live) for one in reversed(parts))
         else:
             self.track.apply(batch, self._stamp())
 
@@ -118,7 +118,7 @@ def _short(batch: Batch) -> Iterator[Batch]:
     """Cut a batch into short ones: of few events, and parts of long ones.
 
     The cost of a piece is counted in blocks that are stored. One that is removed may
-    lie anywhere, and what it was part of may have to be parted.
+    lie anywhere, and the run that it is part of may have to be split.
     """
     some: list[Event] = []
     room = _PIECE_COST

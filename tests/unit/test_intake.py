@@ -95,7 +95,7 @@ def test_a_large_batch_is_entered_some_events_at_a_time() -> None:
 
 
 def test_short_events_of_a_batch_are_entered_some_at_a_time() -> None:
-    """Eighteen that remove a block each take about as long as two that store 64."""
+    """Seven that remove a block each may take as long as two that store 64."""
     rig = Rig()
     events = [stored(at, 64, at - 1 or None) for at in range(1, 2561, 64)]
     rig.intake.add([packed(*events)])
@@ -103,7 +103,19 @@ def test_short_events_of_a_batch_are_entered_some_at_a_time() -> None:
     assert (rig.num_entered, rig.matched(2560)) == (40 // 2, 2560)
     rig.intake.add([packed(*(Removed([at], "GPU") for at in range(2560, 2200, -1)))])
     rig.enter_all()
-    assert (rig.num_entered, rig.matched(2560)) == (40, 2200)
+    assert rig.num_entered == 20 + -(-360 // 7)
+    assert rig.matched(2560) == 2200
+
+
+def test_a_message_of_less_than_a_kilobyte_may_remove_too_much_for_one_piece() -> None:
+    rig = Rig()
+    rig.intake.add([packed(stored(1, 500))])
+    rig.enter_all()
+    message = packed(Removed(list(range(500, 400, -1)), "GPU"))
+    assert len(message) < 1024
+    rig.intake.add([message])
+    rig.enter_all()
+    assert (rig.num_entered, rig.matched(500)) == (1 + -(-100 // 8), 400)
 
 
 def test_a_long_event_is_entered_some_blocks_at_a_time() -> None:
@@ -114,7 +126,7 @@ def test_a_long_event_is_entered_some_blocks_at_a_time() -> None:
     assert rig.matched(20_000) == 20_000
     rig.intake.add([packed(Removed(list(range(20_000, 5_000, -1)), "GPU"))])
     rig.enter_all()
-    assert rig.num_entered == 40 + -(-15_000 // 32)
+    assert rig.num_entered == 40 + -(-15_000 // 8)
     assert rig.matched(20_000) == 5_000
 
 

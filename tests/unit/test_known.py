@@ -7,6 +7,7 @@ import tracemalloc
 from array import array
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -103,7 +104,7 @@ class KnownMachine(RuleBasedStateMachine):
     @rule()
     def take_any(self):
         run = self.known.any_run()
-        assert run is None or run in self.runs
+        assert run in self.runs if self.runs else run is None
 
     @invariant()
     def finds_what_the_model_finds(self):
@@ -133,20 +134,50 @@ def shown(known: Known) -> list[int]:
     return [int(one.strip(",]>")) for one in repr(known).split() if one[0].isdigit()]
 
 
-def test_tables_stay_few_whatever_goes() -> None:
+@pytest.mark.parametrize("length", [1, 8])
+@pytest.mark.parametrize("stays", ["none", "a few"])
+@pytest.mark.parametrize("order", ["oldest", "newest", "any"])
+def test_tables_stay_few_whatever_goes(length: int, stays: str, order: str) -> None:
     """Of each at least half is left, but for some that are about to go."""
     known, draw = Known(64), Random(1)
-    runs = []
-    for first in range(1, 40_001, 8):
-        runs.append(run_of(named(*range(first, first + 8))))
-        known.put(runs[-1].keys[HOLDER], runs[-1])
-        if len(runs) > 50:
-            run = runs.pop(draw.randrange(len(runs)))
+    runs: list[Run] = []
+    kept: list[Run] = []
+    for number in range(400 * 20):
+        run = run_of(named(*range(number * length + 1, (number + 1) * length + 1)))
+        known.put(run.keys[HOLDER], run)
+        is_kept = stays == "a few" and number < 400 and number % 20 == 0
+        (kept if is_kept else runs).append(run)
+        if len(runs) > 400:
+            at = {"oldest": 0, "newest": -2, "any": draw.randrange(len(runs))}[order]
+            run = runs.pop(at)
             known.forget(run.keys[HOLDER], run)
             known.close(run)
         assert shown(known)[1] <= 2 * len(known) // 64 + 3
 
-    assert known.copy().keys() == {key for run in runs for key in run.keys[HOLDER]}
+    here = {key for run in runs + kept for key in run.keys[HOLDER]}
+    assert known.copy().keys() == here
+
+
+def test_tables_go_whose_last_keys_go_with_others() -> None:
+    """Of a chat that has grown for long, each part lies in another table."""
+    known = Known(FULL)
+    stays = run_of(named(0))
+    known.put(stays.keys[HOLDER], stays)
+    for first in range(1, 10_001, 100):
+        runs = [run_of(named(at)) for at in range(first, first + 10)]
+        for run in runs:
+            known.put(run.keys[HOLDER], run)
+        for turn in range(10, 100, 10):
+            for at, run in enumerate(runs, first):
+                more = named(turn + at)
+                known.put(more, run)
+                run.keys[HOLDER].extend(more)
+        for run in runs:
+            known.forget(run.keys[HOLDER], run)
+            known.close(run)
+
+    assert known.copy() == {named(0)[0]: stays}
+    assert shown(known)[1] <= 2
 
 
 def test_no_table_is_large() -> None:
@@ -164,12 +195,9 @@ def test_emptying_frees_the_tables() -> None:
     for first in range(1, 100, 4):
         run = run_of(named(*range(first, first + 4)))
         known.put(run.keys[HOLDER], run)
-    while not known.is_empty:
-        any_run = known.any_run()
-        if any_run is not None:
-            known.forget(any_run.keys[HOLDER], any_run)
-            known.close(any_run)
-    assert known.any_run() is None
+    while any_run := known.any_run():
+        known.forget(any_run.keys[HOLDER], any_run)
+        known.close(any_run)
     assert repr(known) == "<Known [Keys: 0, tables: 0]>"
     assert known.get(1) is None
 
@@ -211,3 +239,19 @@ def test_two_blocks_with_one_key_leave_nothing_behind() -> None:
 
         assert len(known) == 0
         assert [known.get(key) for key in range(8)] == [None] * 8
+
+
+def test_of_two_blocks_with_one_key_the_other_one_is_still_found() -> None:
+    known = Known(2)
+    first, second = run_of(array("Q", [7, 1])), run_of(array("Q", [7, 2]))
+    for run in (first, second):
+        known.put(run.keys[HOLDER], run)
+    known.forget(first.keys[HOLDER], first)
+    assert known.get(7) is second
+
+
+def test_a_key_is_found_whatever_the_bytes_of_its_neighbours_look_like() -> None:
+    """Those of the second and third key hold the fourth one between them."""
+    run = run_of(array("Q", [7, 256, 512, 1, 5]))
+    places = [run.position(HOLDER, key) for key in run.keys[HOLDER]]
+    assert places == [0, 1, 2, 3, 4]
