@@ -32,7 +32,8 @@ WAITING = "sglang:num_queue_reqs"
 PROMPT_TOKENS = "sglang:prompt_tokens_total"
 CACHED_TOKENS = "sglang:cached_tokens_total"
 RANK = "dp_rank"
-FLUSH = StockFlush("/flush_cache")
+# It is busy for a moment still when it has just answered.
+FLUSH = StockFlush("/flush_cache?timeout=1")
 NEED = (
     "stock SGLang has no such lever; load the plugin: install warmroute beside it, and "
     "start it with SGLANG_PLUGINS=warmroute and WARMROUTE_KV_TOKEN"

@@ -168,6 +168,8 @@ async def test_the_view_begins_with_a_snapshot(
     """Of an engine without replay that had cached before warmroute came."""
     await engine.kv("flush")
     tokens = await store(engine, f"view-{token}")
+    while not (both := await tiers(engine))["gpu"] <= both["host"]:
+        await engine.complete(prompt(f"view-{token}-behind", 40))  # copies end in steps
     served = await serve(engine, token)
     await served.until("/api/state", is_followed, 60)
     told = await explain(served, engine, tokens)
