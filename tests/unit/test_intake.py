@@ -138,6 +138,14 @@ def test_what_is_unreadable_is_counted_whatever_its_size() -> None:
     assert (rig.intake.track.num_skipped, rig.matched(2)) == (3, 2)
 
 
+def test_what_is_skipped_of_a_batch_that_is_cut_counts_once() -> None:
+    rig = Rig()
+    events = [msgspec.to_builtins(stored(at, 64)) for at in range(1, 641, 64)]
+    rig.intake.add([packed(*events, {"type": "Unknown"}, {"type": "Other"})])
+    assert rig.enter_all() > 2
+    assert rig.intake.track.num_skipped == 2
+
+
 def test_a_wipe_takes_what_waits_as_well() -> None:
     rig = Rig()
     rig.intake.add([packed(stored(1, 3))])
