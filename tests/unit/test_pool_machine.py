@@ -34,10 +34,10 @@ class Newest(Lru):
     __slots__ = ()
 
     def _select(self) -> int:
-        return self._queue.popitem()[0]
+        return self._queue.pop_last()
 
     def _candidates(self) -> Iterable[int]:
-        return reversed(self._queue)
+        return [*self._queue][::-1]
 
 
 class Events:
