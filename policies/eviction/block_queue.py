@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from warmroute.policies.eviction.block_heap import BlockHeap
 from warmroute.policies.eviction.block_order import block_order
+from warmroute.policies.kv.block_heap import BlockHeap
 from warmroute.policies.kv.shards import LAST, Shards
 
 

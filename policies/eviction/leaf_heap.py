@@ -1,6 +1,6 @@
 """Blocks in the order of a key, those with cached children after all others."""
 
-from warmroute.policies.eviction.block_heap import BlockHeap, Key
+from warmroute.policies.kv.block_heap import BlockHeap, Key
 from warmroute.policies.kv.shards import Shards
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from warmroute.policies.eviction.base import BlockFacts, EvictionBase
-from warmroute.policies.eviction.block_heap import BlockHeap
+from warmroute.policies.kv.block_heap import BlockHeap
 from warmroute.policies.kv.shards import Shards
 
 

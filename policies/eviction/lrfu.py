@@ -5,8 +5,8 @@ from math import exp, log, log1p
 from typing import Annotated
 
 from warmroute.policies.eviction.base import BlockFacts, EvictionBase
-from warmroute.policies.eviction.block_heap import BlockHeap
 from warmroute.policies.eviction.ghosts import Ghosts
+from warmroute.policies.kv.block_heap import BlockHeap
 from warmroute.policies.kv.shards import Shards
 from warmroute.policies.routing.base import Limits
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from warmroute.policies.eviction.block_heap import BlockHeap
+from warmroute.policies.kv.block_heap import BlockHeap
 
 
 class Deadlines:

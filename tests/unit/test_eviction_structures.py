@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute.policies.eviction.block_heap import BlockHeap
 from warmroute.policies.eviction.block_order import block_order
 from warmroute.policies.eviction.block_queue import BlockQueue
 from warmroute.policies.eviction.ghosts import Ghosts
 from warmroute.policies.eviction.leaf_heap import LeafHeap
+from warmroute.policies.kv.block_heap import BlockHeap
 
 blocks = st.integers(0, 9)
 
