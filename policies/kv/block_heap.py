@@ -1,6 +1,7 @@
 """Blocks in the order of a key that may change at any time."""
 
-from heapq import heappop, heappush, heapreplace
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -48,15 +49,17 @@ class _Piece:
         self.entries = dict(enumerate(entries))
         self.few = few
         self.num_left = len(entries)  # those that count
-        self.at = 0
+        self.at = 0  # the first of those
 
-    def first(self) -> _Entry | None:
-        """Return the first one that counts, past those that do not."""
-        entries, at = self.entries, self.at
-        while at < len(entries) and not entries[at].counts:
-            at += 1
-        self.at = at
-        return entries[at] if at < len(entries) else None
+    @property
+    def first(self) -> _Entry:
+        """The first one that counts; there is at least one."""
+        return self.entries[self.at]
+
+    def advance(self) -> None:
+        """Pass over those in front that count no more."""
+        while not self.entries[self.at].counts:
+            self.at += 1
 
 
 class BlockHeap:
@@ -65,10 +68,10 @@ class BlockHeap:
     New entries are in a heap of at most 512. When that is full, it is sorted and set
     aside as a piece, and the least of all is the first of the heap or of some piece.
     A block that leaves, or gets another key, leaves an entry that counts no more. Where
-    few count, the piece is taken apart. So no call takes long, whatever went before: it
-    moves or passes over some 512 entries at most, and there are never more than four
-    times the blocks, and a few. The garbage collector looks past pieces and entries.
-    O(log n) amortised.
+    few count, the piece is taken apart. The first ones that count are kept in order, one
+    of each piece. So no call takes long, whatever went before: it moves or passes over
+    some 512 entries at most, and there are never more than four times the blocks, and a
+    few. The garbage collector looks past pieces and entries. O(log n) amortised.
     """
 
     __slots__ = ("_by_block", "_fresh", "_heads", "_num_blocks", "_num_made", "_pieces")
@@ -78,7 +81,7 @@ class BlockHeap:
         self._by_block: Shards[int, _Entry] = Shards()
         self._fresh: list[_Entry] = []
         self._pieces: dict[int, _Piece] = {}
-        self._heads: list[tuple[_Entry, int]] = []  # with the number of the piece
+        self._heads: list[_Entry] = []  # of all pieces, in order
         self._num_made = 0
 
     def __repr__(self) -> str:
@@ -157,7 +160,10 @@ class BlockHeap:
             left = [entry for entry in piece.entries.values() if entry.counts]
             assert len(left) == piece.num_left > piece.few, "a piece is miscounted"
             assert all(entry.piece == number for entry in left), "in another piece"
+            assert piece.first is left[0], "a piece begins elsewhere"
             counted += left
+        heads = sorted(piece.first for piece in self._pieces.values())
+        assert self._heads == heads, "a piece is found elsewhere"
         blocks = {
             block: entry for shard in self._by_block for block, entry in shard.items()
         }
@@ -171,16 +177,8 @@ class BlockHeap:
         while fresh and not fresh[0].counts:
             heappop(fresh)
         heads = self._heads
-        while heads:
-            entry, number = heads[0]
-            if entry.counts and entry.piece == number:
-                return fresh[0] if fresh and fresh[0] < entry else entry
-            piece = self._pieces.get(number)
-            first = None if piece is None else piece.first()
-            if first is None:
-                heappop(heads)
-            else:
-                heapreplace(heads, (first, number))
+        if heads and not (fresh and fresh[0] < heads[0]):
+            return heads[0]
         return fresh[0]
 
     def _tidy(self) -> None:
@@ -198,7 +196,7 @@ class BlockHeap:
         for entry in entries:
             entry.piece = number
         self._pieces[number] = _Piece(entries, _FEW + number * _STEP % _FEWS)
-        heappush(self._heads, (entries[0], number))
+        insort(self._heads, entries[0])
 
     def _drop(self, entry: _Entry) -> None:
         """Let an entry count no more."""
@@ -208,10 +206,24 @@ class BlockHeap:
         piece = self._pieces[entry.piece]
         piece.num_left -= 1
         if piece.num_left <= piece.few:
-            del self._pieces[entry.piece]
-            for at in range(piece.at, len(piece.entries)):
-                left = piece.entries[at]
-                if left.counts:
-                    left.piece = -1
-                    heappush(self._fresh, left)
-            self._tidy()
+            self._take_apart(piece)
+        elif piece.first is entry:
+            self._remove_head(entry)
+            piece.advance()
+            insort(self._heads, piece.first)
+
+    def _take_apart(self, piece: _Piece) -> None:
+        """Put what counts of a piece on the heap again."""
+        first = piece.first
+        self._remove_head(first)
+        del self._pieces[first.piece]
+        for at in range(piece.at, len(piece.entries)):
+            left = piece.entries[at]
+            if left.counts:
+                left.piece = -1
+                heappush(self._fresh, left)
+        self._tidy()
+
+    def _remove_head(self, entry: _Entry) -> None:
+        # Of no other block, so that no other has the same key and is found instead.
+        del self._heads[bisect_left(self._heads, entry)]

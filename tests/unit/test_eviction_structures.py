@@ -78,6 +78,29 @@ class TestBlockHeap:
         assert heap.pop()[0] == 30_000
         assert before - heap.num_entries <= 512
 
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_pieces_that_came_and_went_are_not_looked_at_again(self, sign: int) -> None:
+        """However often keys rise or fall, no more is kept in order than there is."""
+        heap = BlockHeap()
+        heap.put(0, (-1e9, 0))  # nothing behind it ever comes to the front
+        for time in range(50_000):
+            heap.put(1 + time % 600, (sign * time, 0))
+        heap.check_integrity()
+        assert heap.pop()[0] == 0
+        assert heap.first()[1][0] == (49_400 if sign > 0 else -49_999)
+
+    def test_what_left_at_the_front_of_all_pieces_is_not_left_to_one_call(self) -> None:
+        """No later call has to pass over it in one piece after the other."""
+        heap, rng = BlockHeap(), Random(1)
+        keys = [rng.random() for _ in range(20_000)]
+        for block, score in enumerate(keys):
+            heap.put(block, (score, 0))
+        for block, score in enumerate(keys):
+            if 0 < score < 0.5:
+                heap.discard(block)
+        heap.check_integrity()
+        assert heap.first()[1][0] == min(score for score in keys if score >= 0.5)
+
 
 class TestBlockOrder:
     @pytest.mark.parametrize("most", [9, 100_000])
