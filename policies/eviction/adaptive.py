@@ -87,6 +87,7 @@ class Adaptive:
         """Take note that *block* is gone for another reason."""
         for rule in self._rules:
             rule.removed(block)
+        self._contest.free(block)  # shadows have caches of their own: there it stays
 
     def demoted(self, block: int) -> None:
         """Make *block* the next victim, until it is touched."""

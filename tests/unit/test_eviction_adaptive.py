@@ -74,6 +74,18 @@ def test_unsampled_blocks_reach_no_shadow() -> None:
     assert all(30 <= len(one) <= 50 for one in shadows)
 
 
+def test_what_is_removed_while_it_is_held_is_held_by_no_shadow() -> None:
+    """Or the shadows would have room for nothing else, and tell nothing any more."""
+    policy = Adaptive(capacity=4, clock=FakeClock())
+    for block in range(4):
+        policy.inserted(block, BlockFacts(0))
+        policy.held(block)
+        policy.removed(block)
+    policy.inserted(4, BlockFacts(0))
+    for shadow in policy._contest._shadows:
+        assert shadow._rule.resident()[:4] == [1, 2, 3, 4]
+
+
 class TestShadow:
     def test_a_block_behind_a_hole_is_no_hit(self) -> None:
         """What follows a missing block of its chain does not count."""
