@@ -4,6 +4,8 @@ from array import array
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
+import msgspec
+
 LAST = 63
 """Number of the last shard; one less than a power of two."""
 
@@ -50,8 +52,9 @@ class Shards(Generic[Key, Value]):
 def dismantle(root: object) -> Iterator[None]:
     """Free what an object that nobody needs any more has, a table at a time.
 
-    Of objects of these policies it takes apart what is in their slots; others go at
-    once. Nothing of it is of any use from the first step on.
+    Of an object it takes apart what is in the slots of classes of these policies, its
+    own or those that it derives from; others go at once. Nothing of it is of any use
+    from the first step on.
     """
     waiting, policies = [root], __name__.removesuffix("kv.shards")
     while waiting:
@@ -66,6 +69,10 @@ def dismantle(root: object) -> Iterator[None]:
                 yield
         elif isinstance(one, list | dict):
             waiting += one.values() if isinstance(one, dict) else one
-        elif type(one).__module__.startswith(policies):
-            slots = (getattr(base, "__slots__", ()) for base in type(one).__mro__)
-            waiting += [getattr(one, slot, None) for some in slots for slot in some]
+            one.clear()
+            yield
+        elif not isinstance(one, msgspec.Struct):  # those have no tables
+            for base in type(one).__mro__:
+                if base.__module__.startswith(policies):
+                    slots = getattr(base, "__slots__", ())
+                    waiting += [getattr(one, slot, None) for slot in slots]

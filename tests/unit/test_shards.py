@@ -1,7 +1,11 @@
 """A table that is spread over small ones."""
 
 from array import array
+from itertools import pairwise
 
+from warmroute.policies.eviction.base import BlockFacts
+from warmroute.policies.eviction.lfu import Lfu
+from warmroute.policies.eviction.lru import Lru
 from warmroute.policies.kv.shards import Shards, dismantle
 
 
@@ -39,4 +43,30 @@ def test_what_nobody_needs_is_freed_a_table_at_a_time() -> None:
     numbers = array("Q", range(100_000))
     assert next(dismantle(numbers)) is None
     assert len(numbers) == 100_000 - 32_768
-    assert len([*dismantle([numbers, {1: table}, object(), None])]) == 3
+    assert len([*dismantle([numbers, {1: table}, object(), None])]) == 5
+
+
+def test_what_a_policy_of_others_derives_from_is_taken_apart_too() -> None:
+    """Their own class may have something that others need."""
+
+    class Derived(Lru):
+        __slots__ = ("shared",)
+
+    policy = Derived(capacity=9, clock=float)
+    policy.shared = Shards[int, int]()
+    policy.inserted(1, BlockFacts(0))
+    assert sum(1 for _ in dismantle(policy)) >= 64
+    assert policy._facts.tables == []
+    assert len(policy.shared.tables) == 64
+
+
+def test_a_policy_that_is_full_is_freed_in_pieces() -> None:
+    """Entries of its heap go a piece at a time, and none is left to the end."""
+    policy = Lfu(capacity=9_000, clock=float)
+    for block in range(9_000):
+        policy.inserted(block, BlockFacts(0))
+    pieces = [*policy._heap._pieces.values()]
+    left = [sum(len(piece.entries) for piece in pieces)]
+    left += [sum(len(piece.entries) for piece in pieces) for _ in dismantle(policy)]
+    assert max(before - after for before, after in pairwise(left)) <= 1_024
+    assert left[-1] == 0
