@@ -312,6 +312,47 @@ class TestOrdering:
         rig.pool.run(second)
         assert told == keys(1)
 
+    def test_what_is_dropped_or_demoted_is_not_used(self, rig: Rig) -> None:
+        """A policy that counted that would learn that the operator's victims pay."""
+        rig.change("lfu")
+        rig.send(1)
+        rig.send(2)
+        policy = rig.pool.free_block_queue.policy
+        told: list[int] = []
+        policy.__class__ = type(
+            "Spy", (type(policy),), {"touched": told_by(told), "__slots__": ()}
+        )
+        rig.drop(keys(1))
+        assert demoted(rig, keys(2)) == 4
+        assert told == []
+
+    def test_what_comes_back_after_a_reset_is_ranked_again(self, rig: Rig) -> None:
+        """Its former page may be ranked still: vLLM tells nobody of a reset."""
+        rig.change("lfu")
+        for _ in range(2):
+            for _ in range(4):
+                rig.send(1)
+            for first in range(2, 9):
+                rig.send(first)
+                rig.pool.check()
+            assert rig.send(1) == 4
+            assert rig.pool.reset_prefix_cache()
+
+    def test_a_page_in_use_that_lost_its_content_is_given_to_nobody(
+        self, rig: Rig
+    ) -> None:
+        """So vLLM does where a connector could not load what was to be there."""
+        rig.change("lfu")
+        rig.send(1)
+        request = prompt(1)
+        rig.pool.run(request)
+        rig.pool.evict_blocks({page.block_id for page in request.pages})
+        assert rig.send(1) == 0
+        rig.pool.check()
+        rig.pool.finish(request)
+        rig.pool.check()
+        assert rig.send(1) == 4
+
 
 def told_by(told: list[int]):
     return lambda self, block: told.append(block)
@@ -387,6 +428,32 @@ class TestFailingPolicy:
         assert queue.popleft_n(12) == left
         queue.prepend_n(left)
         rig.pool.check()
+
+    def test_one_that_cannot_forget_is_given_up(self, rig: Rig) -> None:
+        """Or the policy could never be changed again."""
+        rig.change("lrfu")
+        rig.send(1)
+        policy = rig.pool.free_block_queue.policy
+        broken = {"forget_gone": raising, "__slots__": ()}
+        policy.__class__ = type("Broken", (type(policy),), broken)
+        rig.change("lru")
+        assert not isinstance(rig.pool.free_block_queue, PolicyQueue)
+        assert rig.send(1) == 4
+
+    def test_its_tables_are_not_freed_in_a_step_of_the_engine(self, rig: Rig) -> None:
+        rig.change("lfu")
+        rig.send(1)
+        queue = rig.pool.free_block_queue
+        facts = queue.policy._facts
+        break_policy(queue)
+        rig.send(1)
+        assert queue.policy is None
+        assert len(facts) == 4
+        queue.retire()
+        while queue.drain(8):
+            pass
+        assert sum(1 for _ in queue.dismantle()) > 64
+        assert facts.tables == []
 
     def test_and_goes_back_in_slices_when_the_policy_is_changed(self, rig: Rig) -> None:
         native = rig.pool.free_block_queue

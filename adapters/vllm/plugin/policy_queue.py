@@ -9,8 +9,8 @@ moves nothing, and taking it out moves pages in slices.
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
+from operator import methodcaller
 from typing import Final
 
 from warmroute.adapters.vllm.plugin.contents import Contents, key_of
@@ -47,6 +47,7 @@ class PolicyQueue:
     __slots__ = (
         "_blocks",
         "_contents",
+        "_failed",
         "_keys",
         "_num_free",
         "_pages",
@@ -67,6 +68,7 @@ class PolicyQueue:
         self.policy: BlockEviction | None = policy
         self._contents = contents
         self._blocks = blocks
+        self._failed: BlockEviction | None = None  # to free it at once takes long
         self.is_retired = False
         self._num_free = 0
         self._states = bytearray(len(blocks))  # free ones may be evicted
@@ -99,13 +101,13 @@ class PolicyQueue:
         return victims
 
     def remove(self, block: Block) -> None:
-        """Take out a page that is used again."""
+        """Take out a page: it is used again (see `touched`), dropped or demoted."""
         page = block.block_id
         if self._states[page] != _FREE:
             self.native.remove(block)
             return
         self._take(page)
-        self._tell(partial(_use, self._keys[page]))
+        self._tell(methodcaller("held", self._keys[page]))
 
     def append(self, block: Block) -> None:
         """Put a page where the policy wants it."""
@@ -141,11 +143,11 @@ class PolicyQueue:
         return iter(pages[start:])
 
     def touched(self, blocks: Sequence[Block]) -> None:
-        """Take note that pages in use get another user."""
+        """Take note that pages get a user, free ones or not; before `remove`."""
         for block in blocks:
             page = block.block_id
-            if self._states[page] and block.ref_cnt:
-                self._tell(partial(_touch, self._keys[page]))
+            if self._states[page] != _UNKNOWN:
+                self._tell(methodcaller("touched", self._keys[page]))
 
     def retire(self) -> None:
         """Rank nothing more; what is ranked stays until it is drained."""
@@ -168,20 +170,27 @@ class PolicyQueue:
             self._forget(page)
         if used:
             return True
-        policy = self.policy
-        return isinstance(policy, Remembering) and policy.forget_gone(count)
+        return self._forget_gone(count)
 
     def dismantle(self) -> Iterator[None]:
         """Free what is left of it and of its policy, in pieces; it is used no more."""
-        for part in (self.policy, self._pages, self._keys):
+        for part in (self.policy, self._failed, self._pages, self._keys):
             yield from dismantle(part)
+
+    def _forget_gone(self, count: int) -> bool:
+        policy = self.policy
+        try:
+            return isinstance(policy, Remembering) and policy.forget_gone(count)
+        except Exception:
+            self._give_up("raised")
+            return False
 
     def _admit(self, block: Block) -> None:
         page = block.block_id
         key = None if block.block_hash is None else key_of(block.block_hash)
         if key is None or self._keys[page] != key:
             self._forget(page)
-        is_ours = key is not None and self._pages.of(key).get(key, page) == page
+        is_ours = key is not None and self._is_only(page, key)
         if key is None or not is_ours or self.policy is None or self.is_retired:
             self._forget(page)
             self.native.append_n([block])
@@ -190,10 +199,24 @@ class PolicyQueue:
         self._states[page] = _FREE
         self._num_free += 1
         if is_known:
-            self._tell(partial(_free, key))
+            self._tell(methodcaller("freed", key))
             return
         self._keys[page], self._pages.of(key)[key] = key, page
-        self._tell(partial(_insert, key, self._facts(key)))
+        self._tell(methodcaller("inserted", key, self._facts(key)))
+
+    def _is_only(self, page: int, key: int) -> bool:
+        """Tell whether no other page has *key*; let go of one that lost it."""
+        other = self._pages.of(key).get(key, page)
+        if other == page:
+            return True
+        if self._blocks[other].block_hash is not None:
+            return False
+        # A reset of vLLM's cache tells nobody, and leaves all pages where they are.
+        if self._states[other] == _FREE:
+            self.prepend_n([self._blocks[other]])
+        else:
+            self._forget(other)
+        return True
 
     def _facts(self, key: int) -> BlockFacts:
         content = self._contents.get(key)
@@ -209,7 +232,7 @@ class PolicyQueue:
             self._take(page)
         self._states[page] = _UNKNOWN
         del self._pages.of(key)[key]
-        self._tell(lambda policy: policy.removed(key))
+        self._tell(methodcaller("removed", key))
 
     def _evict(self, count: int) -> list[Block]:
         victims: list[Block] = []
@@ -263,27 +286,10 @@ class PolicyQueue:
     def _give_up(self, fault: str) -> None:
         if self.policy is None:
             return
-        name, self.policy = self.policy.name, None
+        name, self.policy, self._failed = self.policy.name, None, self.policy
         logger.error(
             "warmroute: eviction policy %s %s; back to vLLM's order",
             name,
             fault,
             exc_info=True,
         )
-
-
-def _touch(key: int, policy: BlockEviction) -> None:
-    policy.touched(key)
-
-
-def _use(key: int, policy: BlockEviction) -> None:
-    policy.touched(key)
-    policy.held(key)
-
-
-def _free(key: int, policy: BlockEviction) -> None:
-    policy.freed(key)
-
-
-def _insert(key: int, facts: BlockFacts, policy: BlockEviction) -> None:
-    policy.inserted(key, facts)
