@@ -11,8 +11,9 @@ class BlockQueue:
     """Blocks in the order in which they came, with some that may not go yet.
 
     A blocked one keeps its place: if others of a later place went meanwhile, it is at
-    the front once it is unblocked. Blocked ones are not among those that may go, so
-    that none has to be passed over. O(1) a call, and O(log n) for what was blocked.
+    the front once it is unblocked, and if it was there before, where it was. Blocked
+    ones are not among those that may go, so that none has to be passed over. O(1) a
+    call, and O(log n) for what was blocked.
 
     Args:
         most: Blocks that there can be.

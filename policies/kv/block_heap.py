@@ -68,10 +68,11 @@ class BlockHeap:
     New entries are in a heap of at most 512. When that is full, it is sorted and set
     aside as a piece, and the least of all is the first of the heap or of some piece.
     A block that leaves, or gets another key, leaves an entry that counts no more. Where
-    few count, the piece is taken apart. The first ones that count are kept in order, one
-    of each piece. So no call takes long, whatever went before: it moves or passes over
-    some 512 entries at most, and there are never more than four times the blocks, and a
-    few. The garbage collector looks past pieces and entries. O(log n) amortised.
+    few count, the piece is taken apart. The first one that counts of each piece is in
+    a list in their order. So no call takes long, whatever went before: it moves or
+    passes over some 512 entries at most, and there are never more than four times the
+    blocks, and a few. The garbage collector looks past pieces and entries. O(log n)
+    amortised.
     """
 
     __slots__ = ("_by_block", "_fresh", "_heads", "_num_blocks", "_num_made", "_pieces")
