@@ -234,3 +234,9 @@ class TestGhosts:
         assert ghosts.recall(2) == "block 2"
         assert ghosts.recall(2) is None
         assert repr(ghosts) == "<Ghosts [Blocks: 1 of 2]>"
+
+    def test_one_that_goes_again_is_the_newest(self) -> None:
+        ghosts: Ghosts[str] = Ghosts(2)
+        for block, value in ((1, "first"), (2, "other"), (1, "second"), (3, "last")):
+            ghosts.remember(block, value)
+        assert [ghosts.peek(block) for block in (1, 2, 3)] == ["second", None, "last"]
