@@ -1,10 +1,11 @@
 """A table of many blocks that never grows in one piece, nor is freed in one."""
 
 from array import array
+from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-LAST = 63
+LAST = 511
 """Number of the last shard; one less than a power of two."""
 
 _FREED_AT_ONCE = 32_768
@@ -16,7 +17,10 @@ Value = TypeVar("Value")
 class Shards(Generic[Key, Value]):
     """Spread a table over small ones, because a dict moves all that it has to grow.
 
-    With half a million blocks one dict takes milliseconds for that, a shard much less.
+    With half a million blocks one dict takes milliseconds for that, a shard some
+    hundredths of one. It must be so little because tables of the same keys have shards
+    of the same keys, which all grow at the same key: `Adaptive` has twenty of them.
+    Shards are made when they are first looked at, as 512 of them take long to make.
     Only what a caller needs of a table is here.
 
     Attributes:
@@ -27,20 +31,20 @@ class Shards(Generic[Key, Value]):
     __slots__ = ("tables",)
 
     def __init__(self) -> None:
-        self.tables: list[dict[Key, Value]] = [{} for _ in range(LAST + 1)]
+        self.tables: defaultdict[int, dict[Key, Value]] = defaultdict(dict)
 
     def __repr__(self) -> str:
         return f"<Shards [Keys: {len(self)}]>"
 
     def __len__(self) -> int:
-        return sum(map(len, self.tables))
+        return sum(map(len, self.tables.values()))
 
     def __contains__(self, key: Key) -> bool:
         return key in self.tables[hash(key) & LAST]
 
     def __iter__(self) -> Iterator[dict[Key, Value]]:
         """Return the shards, to go through them one by one."""
-        return iter(self.tables)
+        return iter(self.tables.values())
 
     def of(self, key: Key) -> dict[Key, Value]:
         """Return the shard of a key, to look there or to change it."""
@@ -58,7 +62,7 @@ def dismantle(root: object) -> Iterator[None]:
         one = waiting.pop()
         if isinstance(one, Shards):
             while one.tables:
-                one.tables.pop()
+                one.tables.popitem()
                 yield
         elif isinstance(one, array):
             while one:
