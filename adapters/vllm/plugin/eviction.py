@@ -9,8 +9,10 @@ from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.ports import Block, Pool
 
 SLICE = 4
-"""Blocks that are dropped before the engine may go on; one takes a tenth of a millisecond
-under a policy that ranks each several times."""
+"""Blocks that are dropped before the engine may go on.
+
+One takes a tenth of a millisecond under a policy that ranks each several times.
+"""
 
 LEVELS = 4_096
 """Depths without blocks that are passed over before the engine may go on."""
