@@ -68,6 +68,9 @@ def dismantle(root: object) -> Iterator[None]:
             while one:
                 del one[-_FREED_AT_ONCE:]
                 yield
+        elif isinstance(one, memoryview):
+            one.release()
+            yield
         elif isinstance(one, list | dict):
             waiting += one.values() if isinstance(one, dict) else one
         elif type(one).__module__.startswith(policies):
