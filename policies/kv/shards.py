@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-LAST = 511
+LAST = 255
 """Number of the last shard; one less than a power of two."""
 
 _FREED_AT_ONCE = 32_768
@@ -17,10 +17,10 @@ Value = TypeVar("Value")
 class Shards(Generic[Key, Value]):
     """Spread a table over small ones, because a dict moves all that it has to grow.
 
-    With half a million blocks one dict takes milliseconds for that, a shard some
-    hundredths of one. It must be so little because tables of the same keys have shards
+    With half a million blocks one dict takes milliseconds for that, a shard a
+    tenth of one. It must be so little because tables of the same keys have shards
     of the same keys, which all grow at the same key: `Adaptive` has twenty of them.
-    Shards are made when they are first looked at, as 512 of them take long to make.
+    Shards are made when they are first looked at, as 256 of them take long to make.
     Only what a caller needs of a table is here.
 
     Attributes:
