@@ -119,9 +119,9 @@ class _ManyBlocks:
 
     def __init__(self, most: int) -> None:
         self._places: Shards[int, int] = Shards()  # of each block
-        self._blocks = _zeros(most + 1, "Q")
-        self._after = _zeros(most + 1, "q")
-        self._before = _zeros(most + 1, "q")
+        self._blocks = _zeros(most + 1)
+        self._after = _zeros(most + 1)
+        self._before = _zeros(most + 1)
         self._num_made = 1  # places that were ever taken, the ring's own included
         self._spare = _RING  # places to be taken again, each names the next
         self._num_blocks = 0
@@ -194,14 +194,14 @@ class _ManyBlocks:
         self._before = _twice(self._before)
 
 
-def _zeros(count: int, kind: str) -> "memoryview[int]":
+def _zeros(count: int) -> "memoryview[int]":
     """Return so many numbers of 8 bytes, which take no memory until they are set."""
     flags = MAP_PRIVATE | MAP_ANONYMOUS
-    return memoryview(mmap(-1, 8 * count, flags)).cast(kind)
+    return memoryview(mmap(-1, 8 * count, flags)).cast("Q")
 
 
 def _twice(numbers: "memoryview[int]") -> "memoryview[int]":
     """Return a copy with as many zeros behind."""
-    longer = _zeros(2 * len(numbers), numbers.format)
+    longer = _zeros(2 * len(numbers))
     longer[: len(numbers)] = numbers
     return longer
