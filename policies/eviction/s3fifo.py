@@ -12,8 +12,6 @@ from warmroute.policies.routing.base import Limits
 
 _MOST_USES = 3
 _PROVEN_USES = 2
-_MOST_MOVED = 512
-_MOVED_EACH = 4
 
 
 class S3Fifo(EvictionBase):
@@ -23,9 +21,6 @@ class S3Fifo(EvictionBase):
     algorithm 1: new blocks pass a small queue; those used more than once on the way
     go to the main queue, where a use buys another round, and the others become
     ghosts, which enter the main queue directly when they come back. O(1) amortised.
-    Where all blocks were used since they were looked at last, the paper's victim comes
-    after all of them were moved, some even thrice. Here a call moves at most 512, and 4
-    for each victim; then the next in turn goes, used or not.
 
     Args:
         capacity: Blocks that the cache can hold.
@@ -34,9 +29,7 @@ class S3Fifo(EvictionBase):
     """
 
     name = "s3fifo"
-    __slots__ = (
-        "_ghosts", "_main", "_num_movable", "_small", "_small_blocks", "_uses",
-    )  # fmt: skip
+    __slots__ = ("_ghosts", "_main", "_small", "_small_blocks", "_uses")
 
     def __init__(
         self,
@@ -50,14 +43,8 @@ class S3Fifo(EvictionBase):
         self._small = BlockQueue(capacity)
         self._main = BlockQueue(capacity)
         self._ghosts: Ghosts[bool] = Ghosts(capacity - self._small_blocks)
-        self._num_movable = 0  # in this call
         # Since it came in or got its last round.
         self._uses: Shards[int, int] = Shards()
-
-    def evict(self, count: int) -> list[int]:
-        """Choose up to *count* victims and forget them."""
-        self._num_movable = _MOST_MOVED + _MOVED_EACH * count
-        return super().evict(count)
 
     def _admit(self, block: int, facts: BlockFacts) -> None:
         self._uses.of(block)[block] = 0
@@ -104,23 +91,18 @@ class S3Fifo(EvictionBase):
     def _pop_small(self) -> int | None:
         block = self._small.pop()
         uses = self._uses.of(block)
-        if uses[block] < _PROVEN_USES or not self._num_movable:
+        if uses[block] < _PROVEN_USES:
             self._ghosts.remember(block, True)
             return block
         uses[block] = 0
-        self._move(block)
+        self._main.push(block)
         return None
 
     def _pop_main(self) -> int | None:
         block = self._main.pop()
         uses = self._uses.of(block)
-        if not uses[block] or not self._num_movable:
+        if not uses[block]:
             return block
         uses[block] -= 1
-        self._move(block)
-        return None
-
-    def _move(self, block: int) -> None:
-        """Put *block* at the end of the main queue."""
-        self._num_movable -= 1
         self._main.push(block)
+        return None

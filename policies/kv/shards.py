@@ -1,7 +1,6 @@
 """A table of many blocks that never grows in one piece, nor is freed in one."""
 
 from array import array
-from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
@@ -20,7 +19,6 @@ class Shards(Generic[Key, Value]):
     With half a million blocks one dict takes milliseconds for that, a shard a
     tenth of one. It must be so little because tables of the same keys have shards
     of the same keys, which all grow at the same key: `Adaptive` has twenty of them.
-    Shards are made when they are first looked at, as 256 of them take long to make.
     Only what a caller needs of a table is here.
 
     Attributes:
@@ -31,20 +29,20 @@ class Shards(Generic[Key, Value]):
     __slots__ = ("tables",)
 
     def __init__(self) -> None:
-        self.tables: defaultdict[int, dict[Key, Value]] = defaultdict(dict)
+        self.tables: list[dict[Key, Value]] = [{} for _ in range(LAST + 1)]
 
     def __repr__(self) -> str:
         return f"<Shards [Keys: {len(self)}]>"
 
     def __len__(self) -> int:
-        return sum(map(len, self.tables.values()))
+        return sum(map(len, self.tables))
 
     def __contains__(self, key: Key) -> bool:
         return key in self.tables[hash(key) & LAST]
 
     def __iter__(self) -> Iterator[dict[Key, Value]]:
         """Return the shards, to go through them one by one."""
-        return iter(self.tables.values())
+        return iter(self.tables)
 
     def of(self, key: Key) -> dict[Key, Value]:
         """Return the shard of a key, to look there or to change it."""
@@ -62,7 +60,7 @@ def dismantle(root: object) -> Iterator[None]:
         one = waiting.pop()
         if isinstance(one, Shards):
             while one.tables:
-                one.tables.popitem()
+                one.tables.pop()
                 yield
         elif isinstance(one, array):
             while one:

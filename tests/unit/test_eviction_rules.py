@@ -292,30 +292,6 @@ class TestS3Fifo:
             policy.inserted(block, facts(block))
         assert policy.evict(2) == [0, 8]
 
-    def test_no_call_moves_all_blocks_where_all_were_used(self) -> None:
-        """When many were passed over, what was used goes in its turn."""
-        policy = S3Fifo(capacity=4_000, clock=FakeClock())
-        for block in range(4_000):
-            policy.inserted(block, BlockFacts(0))
-            for _ in range(3):
-                policy.touched(block)
-        moved = 512 + 4 * 10
-        assert policy.evict(10) == list(range(moved, moved + 10))
-        # As the paper has it from there: the small queue is over its share still.
-        assert policy.evict(1) == [moved + 10 + 512 + 4]
-        policy.check_integrity()
-
-    def test_a_call_passes_over_as_many_as_the_paper_does_up_to_a_bound(self) -> None:
-        """Blocks used again in front of one that was not are passed over."""
-        policy = S3Fifo(capacity=4_000, clock=FakeClock())
-        for block in range(1_000):
-            policy.inserted(block, BlockFacts(0))
-            if block != 500:
-                for _ in range(3):
-                    policy.touched(block)
-        policy.demoted(0)  # leaves the queue: 499 are in front of the first
-        assert policy.evict(2) == [0, 500]
-
 
 class TestWorkloadAware:
     def test_learns_which_turns_come_back(self) -> None:

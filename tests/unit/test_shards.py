@@ -27,17 +27,6 @@ def test_no_shard_has_much_to_move_when_it_grows() -> None:
     assert max(map(len, table)) < 100_000 / 200
 
 
-def test_a_table_is_made_without_its_shards() -> None:
-    """A policy has dozens of tables, and all are made in one call."""
-    table: Shards[int, int] = Shards()
-    assert not table.tables
-    assert 7 not in table
-    table.of(7)[7] = 1
-    assert 7 in table
-    assert 8 not in table
-    assert len(table) == 1
-
-
 def test_what_nobody_needs_is_freed_a_table_at_a_time() -> None:
     table: Shards[int, int] = Shards()
     for key in range(1_000):
