@@ -1,13 +1,16 @@
 """Blocks in an order that changes at its ends."""
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final, Protocol
 
 from warmroute.policies.kv.shards import LAST, Shards
 
 _FEW: Final = 8_192
+_MANY: Final = 1 << 22
+"""Most blocks that there is room for from the beginning."""
+
 _RING: Final = 0
 """The place that holds no block: behind the last one, in front of the first."""
 
@@ -54,7 +57,7 @@ def block_order(most: int) -> BlockOrder:
     An `OrderedDict` is the fastest, but moves all that it has to grow, and the garbage
     collector goes through all of it: with many blocks, both take long.
     """
-    return _FewBlocks() if most <= _FEW else _ManyBlocks()
+    return _FewBlocks() if most <= _FEW else _ManyBlocks(min(most, _MANY) + 1)
 
 
 class _FewBlocks:
@@ -100,15 +103,26 @@ class _FewBlocks:
 
 
 class _ManyBlocks:
-    """Blocks in places that name the places before and after them, all in arrays."""
+    """Blocks in places that name the places before and after them.
 
-    __slots__ = ("_after", "_before", "_blocks", "_num_blocks", "_places", "_spare")
+    An array of a million places is copied when it grows, which takes many milliseconds
+    where the allocator moves it. So there is room for all from the beginning, and the
+    system gives it memory where it is written.
 
-    def __init__(self) -> None:
+    Args:
+        most: Blocks that there is room for; all is copied if there are more.
+    """
+
+    __slots__ = (
+        "_after", "_before", "_blocks", "_num_blocks", "_num_made", "_places", "_spare",
+    )  # fmt: skip
+
+    def __init__(self, most: int) -> None:
         self._places: Shards[int, int] = Shards()  # of each block
-        self._blocks = array("Q", [0])
-        self._after = array("q", [_RING])
-        self._before = array("q", [_RING])
+        self._blocks = _zeros(most + 1)
+        self._after = _zeros(most + 1)
+        self._before = _zeros(most + 1)
+        self._num_made = 1  # places that were ever taken, the ring's own included
         self._spare = _RING  # places to be taken again, each names the next
         self._num_blocks = 0
 
@@ -125,15 +139,16 @@ class _ManyBlocks:
             place = self._after[place]
 
     def push(self, block: int) -> None:
-        before, after, place = self._before, self._after, self._spare
+        place = self._spare
         if place:
-            self._spare = after[place]
-            self._blocks[place] = block
+            self._spare = self._after[place]
         else:
-            place = len(after)
-            self._blocks.append(block)
-            after.append(_RING)
-            before.append(_RING)
+            place = self._num_made
+            self._num_made += 1
+            if place == len(self._blocks):
+                self._grow()
+        before, after = self._before, self._after
+        self._blocks[place] = block
         last = before[_RING]
         before[place] = last
         after[place] = _RING
@@ -171,3 +186,22 @@ class _ManyBlocks:
         block = self._blocks[self._before[_RING]]
         self.discard(block)
         return block
+
+    def _grow(self) -> None:
+        """Make room for twice as many."""
+        self._blocks = _twice(self._blocks)
+        self._after = _twice(self._after)
+        self._before = _twice(self._before)
+
+
+def _zeros(count: int) -> "memoryview[int]":
+    """Return so many numbers of 8 bytes, which take no memory until they are set."""
+    flags = MAP_PRIVATE | MAP_ANONYMOUS
+    return memoryview(mmap(-1, 8 * count, flags)).cast("Q")
+
+
+def _twice(numbers: "memoryview[int]") -> "memoryview[int]":
+    """Return a copy with as many zeros behind."""
+    longer = _zeros(2 * len(numbers))
+    longer[: len(numbers)] = numbers
+    return longer

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-LAST = 63
+LAST = 255
 """Number of the last shard; one less than a power of two."""
 
 _FREED_AT_ONCE = 32_768
@@ -18,7 +18,9 @@ Value = TypeVar("Value")
 class Shards(Generic[Key, Value]):
     """Spread a table over small ones, because a dict moves all that it has to grow.
 
-    With half a million blocks one dict takes milliseconds for that, a shard much less.
+    With half a million blocks one dict takes milliseconds for that, a shard a
+    tenth of one. It must be so little because tables of the same keys have shards
+    of the same keys, which all grow at the same key: `Adaptive` has twenty of them.
     Only what a caller needs of a table is here.
 
     Attributes:
@@ -67,6 +69,9 @@ def dismantle(root: object) -> Iterator[None]:
             while one:
                 del one[-_FREED_AT_ONCE:]
                 yield
+        elif isinstance(one, memoryview):
+            one.release()
+            yield
         elif isinstance(one, list | dict):
             waiting += one.values() if isinstance(one, dict) else one
             one.clear()

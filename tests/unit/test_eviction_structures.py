@@ -127,6 +127,15 @@ class TestBlockOrder:
             assert len(order) == len(model)
             assert all((one in order) == (one in model) for one in range(10))
 
+    def test_there_is_room_for_more_than_were_announced(self) -> None:
+        """What is in keeps its order when there is no place left."""
+        order = block_order(9_000)
+        for block in range(30_000):
+            order.push(block)
+        assert order.discard(7)
+        order.push(30_000)
+        assert [*order] == [*range(7), *range(8, 30_001)]
+
 
 class TestBlockQueue:
     @given(

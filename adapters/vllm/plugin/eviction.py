@@ -8,8 +8,11 @@ from warmroute.adapters.kv_control import Reason
 from warmroute.adapters.vllm.plugin.contents import Contents
 from warmroute.adapters.vllm.plugin.ports import Block, Pool
 
-SLICE = 16
-"""Blocks that are dropped before the engine may go on."""
+SLICE = 4
+"""Blocks that are dropped before the engine may go on.
+
+One takes a tenth of a millisecond under a policy that ranks each several times.
+"""
 
 LEVELS = 4_096
 """Depths without blocks that are passed over before the engine may go on."""

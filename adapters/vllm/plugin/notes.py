@@ -35,13 +35,15 @@ class Notes:
         num_made: Notes ever made; each has the number that this was before it.
     """
 
-    __slots__ = ("_by_hash", "_free", "_hashes", "_numbers", "num_made")
+    __slots__ = ("_by_hash", "_hashes", "_numbers", "_spare", "num_made")
 
     def __init__(self) -> None:
         self._by_hash: Shards[bytes, Content] = Shards()
         self._hashes: list[bytes | None] = []
+        # Of a place that is free, the one to be taken after it, and 1; a list of those
+        # would be moved as it grows, when all that there is goes at once.
         self._numbers = array("Q")
-        self._free: list[int] = []
+        self._spare = 0
         self.num_made = 0
 
     def __repr__(self) -> str:
@@ -63,7 +65,7 @@ class Notes:
         return self._by_hash.tables[hash(block_hash) & LAST].get(block_hash)
 
     def number(self, place: int) -> int:
-        """Return the number of the note that was made last at a place."""
+        """Return the number of the note that is at a place."""
         return self._numbers[place]
 
     def hashes(self, places: Iterable[int]) -> list[bytes]:
@@ -80,8 +82,9 @@ class Notes:
         extra_keys: list[object] | None,
     ) -> None:
         """Note a block that is not noted."""
-        if self._free:
-            place = self._free.pop()
+        if self._spare:
+            place = self._spare - 1
+            self._spare = self._numbers[place]
             self._hashes[place] = block_hash
             self._numbers[place] = self.num_made
         else:
@@ -97,5 +100,6 @@ class Notes:
         """Forget a block; return what it was made of."""
         content = self._by_hash.tables[hash(block_hash) & LAST].pop(block_hash)
         self._hashes[content.place] = None
-        self._free.append(content.place)
+        self._numbers[content.place] = self._spare
+        self._spare = content.place + 1
         return content

@@ -154,16 +154,17 @@ class PolicyQueue:
         self.is_retired = True
 
     def drain(self, count: int) -> bool:
-        """Hand up to *count* pages back to the queue before, the next victims first.
+        """Hand the next victim back to the queue before.
 
-        When there are none any more, as many pages in use are known no longer, and then
-        as many that are gone: to let go of all that at once would take long.
+        One at a time, because taking it out of the heaps of a policy may take a
+        millisecond. When none is left, up to *count* pages in use are known no
+        longer, and then as many that are gone: all at once would take long.
 
         Returns:
             Whether more is left.
         """
         if self._num_free:
-            self.native.append_n(self._evict(min(count, self._num_free)))
+            self.native.append_n(self._evict(1))
             return True
         used = list(islice(self._in_state(_USED), count))
         for page in used:
