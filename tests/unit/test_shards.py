@@ -6,7 +6,7 @@ from itertools import pairwise
 from warmroute.policies.eviction.base import BlockFacts
 from warmroute.policies.eviction.lfu import Lfu
 from warmroute.policies.eviction.lru import Lru
-from warmroute.policies.kv.shards import Shards, dismantle
+from warmroute.policies.kv.shards import LAST, Shards, dismantle
 
 
 def test_a_table_is_what_a_dict_is() -> None:
@@ -36,7 +36,7 @@ def test_what_nobody_needs_is_freed_a_table_at_a_time() -> None:
     for key in range(1_000):
         table.of(key)[key] = key
     freed = dismantle(table)
-    for left in reversed(range(256)):
+    for left in reversed(range(LAST + 1)):
         next(freed)
         assert len(table.tables) == left
     assert [*freed] == []
@@ -55,9 +55,9 @@ def test_what_a_policy_of_others_derives_from_is_taken_apart_too() -> None:
     policy = Derived(capacity=9, clock=float)
     policy.shared = Shards[int, int]()
     policy.inserted(1, BlockFacts(0))
-    assert sum(1 for _ in dismantle(policy)) >= 64
+    assert sum(1 for _ in dismantle(policy)) >= LAST + 1
     assert policy._facts.tables == []
-    assert len(policy.shared.tables) == 64
+    assert len(policy.shared.tables) == LAST + 1
 
 
 def test_a_policy_that_is_full_is_freed_in_pieces() -> None:
