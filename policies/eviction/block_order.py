@@ -57,6 +57,7 @@ def block_order(most: int) -> BlockOrder:
     An `OrderedDict` is the fastest, but moves all that it has to grow, and the garbage
     collector goes through all of it: with many blocks, both take long.
     """
+    # One may come before another goes.
     return _FewBlocks() if most <= _FEW else _ManyBlocks(min(most, _MANY) + 1)
 
 
